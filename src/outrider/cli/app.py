@@ -1,0 +1,37 @@
+"""The `outrider` command and its subcommands."""
+
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from outrider.cli import generate, models, profile
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    name="outrider",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    help="Exact, adaptive speculative decoding: the target model's own text, in fewer passes.",
+)
+app.command("generate")(generate.command)
+app.command("profile")(profile.command)
+app.add_typer(models.app, name="models")
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"outrider {version('outrider')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """Options of the command itself."""

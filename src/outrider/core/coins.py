@@ -1,0 +1,243 @@
+"""Randomness as an object that is asked, and the noise that answers when serving.
+
+The rules hold no generator: they ask `Coins`. Serving answers with `BatchCoins`, whose every number is a function of a
+key; tests answer by enumeration, on the very lines that serve. Keys:
+
+* MATCH: (seed, position, token). The sampled token is a function of seed and law alone, so nothing drafted can change
+  it.
+* every other rule: (seed, round, node, purpose) and the token where one is drawn; the purposes are draft, accept and
+  residual. Draft noise is keyed by (parent, number of the child). A round is one judged pass of the request, never
+  repeated.
+
+This module does not know models, trees or rules. Invariants: a number depends on nothing but its key, so any subset of
+tokens can be computed; uniforms have 53 bits; from noise to token there is one code path, in float64, for target and
+draft alike.
+"""
+
+import enum
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from outrider.core.arrays import (
+    host_view,
+    like,
+    logical_shift,
+    mix64,
+    namespace,
+    segment_argmin,
+    signed64,
+    smallest,
+    support,
+    to_numpy,
+)
+from outrider.core.types import IntArray
+
+__all__ = [
+    "At",
+    "BatchCoins",
+    "Coins",
+    "DraftCoins",
+    "Stream",
+    "choice_seed",
+    "exponentials",
+    "fresh_seed",
+    "race",
+    "stream_states",
+]
+
+
+class At(NamedTuple):
+    """What the rows of a question stand for; three arrays of one length.
+
+    Attributes:
+        request: [k] number of the request in the batch.
+        node: [k] node judged (`accept`) or node whose successor is drawn (`sample`, `draw`); -1 is the root.
+        position: [k] index, in the whole sequence, of the token being drawn.
+    """
+
+    request: IntArray
+    node: IntArray
+    position: IntArray
+
+
+class Coins(Protocol):
+    """Answers the questions of `verify`; rows are independent."""
+
+    def sample(self, law: Any, at: At) -> IntArray:
+        """[k] tokens of laws [k, V], a function of (seed, position) only: the MATCH rule."""
+
+    def accept(self, prob: Any, at: At) -> Any:
+        """[k] booleans, row i true with probability min(1, prob[i]) and never where prob[i] is 0."""
+
+    def draw(self, law: Any, at: At) -> IntArray:
+        """[k] tokens of laws [k, V], fresh in each round: bonus and residual tokens of the law-exact rules."""
+
+
+class DraftCoins(Protocol):
+    """One request's draft noise for one round, as a model drafter asks for it."""
+
+    def shared(self, law: Any, position: int, count: int) -> IntArray:
+        """[<= count] tokens with the best scores under the very noise that MATCH uses at `position`, best first."""
+
+    def independent(self, law: Any, parent: int, child: int) -> int:
+        """One token of the law [V], for child number `child` of node `parent`."""
+
+    def without_replacement(self, law: Any, parent: int, count: int) -> IntArray:
+        """[<= count] different tokens of the law [V], in draw order."""
+
+
+class _Purpose(enum.IntEnum):
+    MATCH = 0
+    DRAFT = 1
+    ACCEPT = 2
+    RESIDUAL = 3
+    CHOICE = 4
+
+
+_GAMMA = signed64(0x9E3779B97F4A7C15)
+_UNIT = 2.0**-53
+
+
+def _words(values: Any) -> IntArray:
+    return np.atleast_1d(np.asarray(values, dtype=np.int64))
+
+
+def stream_states(seeds: Any, *key: Any) -> IntArray:
+    """[k] states of the noise streams that (seed, *key) name.
+
+    Args:
+        seeds: [k] or one 64-bit seed.
+        key: words of the key, each [k] or one number.
+
+    Note:
+        Each word moves the state along SplitMix64's sequence and scrambles it, so that neighbouring seeds, positions
+        and nodes share nothing. The values are pinned by tests.
+    """
+    state = mix64(_words(seeds) + _GAMMA)
+    for word in key:
+        state = mix64(state + (_words(word) + 1) * _GAMMA)
+    return state
+
+
+def _bits53(states: Any, counters: Any) -> Any:
+    """[m] float64 whole numbers from 0 to 2**53 - 1: number `counters` of the streams `states`."""
+    bits = logical_shift(mix64(states + (counters + 1) * _GAMMA), 11)
+    return namespace(bits).astype(bits, namespace(bits).float64)
+
+
+def exponentials(states: Any, tokens: Any) -> Any:
+    """[m] float64 standard exponential noise of tokens.
+
+    Args:
+        states: [m] int64, the stream of each.
+        tokens: [m] int64, used as the counter in the stream.
+
+    Note:
+        -log1p(-u) with u in [2**-54, 1): never 0 and never infinite.
+    """
+    bits = _bits53(states, tokens)
+    xp = namespace(bits)
+    return -xp.log1p(-xp.where(bits > 0, bits, 0.5) * _UNIT)
+
+
+def race(law: Any, states: IntArray, count: int = 1) -> IntArray:
+    """Draw tokens by an exponential race: token x finishes after e(x) / p(x), the first ones win.
+
+    Args:
+        law: [k, V] laws; rows need not sum to exactly 1.
+        states: [k] noise stream of each row.
+        count: how many tokens are wanted; more than one needs a single row.
+
+    Returns:
+        [k] winners, or for one row the [<= count] first tokens in order of arrival: a sample of the law without
+        replacement.
+
+    Note:
+        A token of probability 0 never takes part; the winner is a sample of the law. The same as the largest
+        log p + Gumbel noise, without a logarithm of p.
+
+    Source:
+        Efraimidis and Spirakis, 2006 (weighted sampling without replacement); Maddison, Tarlow, Minka, 2014,
+        arXiv 1411.0030 (Gumbel argmax).
+    """
+    law = host_view(law)
+    rows, tokens = support(law)
+    if len(tokens) == len(states):  # one token a row: no noise is needed
+        return to_numpy(tokens)
+    xp = namespace(law)
+    noise = exponentials(like(states, tokens)[rows], tokens)
+    times = noise / xp.astype(law[rows, tokens], xp.float64)
+    if count > 1:
+        return to_numpy(tokens[smallest(times, count)])
+    return to_numpy(tokens[segment_argmin(times, rows, len(states))])
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """One request's noise in one round; the `DraftCoins` that serves.
+
+    Attributes:
+        seed: the choice's seed (`choice_seed`).
+        round: number of the request's judged passes before this one.
+    """
+
+    seed: int
+    round: int
+
+    def shared(self, law: Any, position: int, count: int) -> IntArray:
+        """[<= count] tokens with the best scores under the very noise that MATCH uses at `position`, best first."""
+        return race(law[None, :], stream_states(self.seed, _Purpose.MATCH, position), count)
+
+    def independent(self, law: Any, parent: int, child: int) -> int:
+        """One token of the law [V], for child number `child` of node `parent`."""
+        return int(race(law[None, :], self._draft_state(parent, child))[0])
+
+    def without_replacement(self, law: Any, parent: int, count: int) -> IntArray:
+        """[<= count] different tokens of the law [V], in draw order: one race, keyed as child 0."""
+        return race(law[None, :], self._draft_state(parent, 0), count)
+
+    def _draft_state(self, parent: int, child: int) -> IntArray:
+        return stream_states(self.seed, _Purpose.DRAFT, self.round, parent, child)
+
+
+class BatchCoins:
+    """The `Coins` that serves: each row is answered from its request's stream."""
+
+    def __init__(self, streams: Sequence[Stream]) -> None:
+        """Take the streams of a batch.
+
+        Args:
+            streams: [number of requests] in the order of the batch.
+        """
+        self._seeds = np.asarray([stream.seed for stream in streams], dtype=np.int64)
+        self._rounds = np.asarray([stream.round for stream in streams], dtype=np.int64)
+
+    def sample(self, law: Any, at: At) -> IntArray:
+        """[k] tokens of laws [k, V], a function of (seed, position) only: the MATCH rule."""
+        return race(law, stream_states(self._seeds[at.request], _Purpose.MATCH, at.position))
+
+    def accept(self, prob: Any, at: At) -> Any:
+        """[k] booleans: u < prob with u in [0, 1), so 0 is never and 1 always accepted; NaN never."""
+        states = like(self._states(_Purpose.ACCEPT, at), prob)
+        return _bits53(states, 0) * _UNIT < prob
+
+    def draw(self, law: Any, at: At) -> IntArray:
+        """[k] tokens of laws [k, V], fresh in each round: bonus and residual tokens of the law-exact rules."""
+        return race(law, self._states(_Purpose.RESIDUAL, at))
+
+    def _states(self, purpose: _Purpose, at: At) -> IntArray:
+        return stream_states(self._seeds[at.request], purpose, self._rounds[at.request], at.node)
+
+
+def choice_seed(seed: int, choice: int) -> int:
+    """The seed of one of a request's `n` independent outputs; also of the only one, number 0."""
+    return int(stream_states(seed, _Purpose.CHOICE, choice)[0])
+
+
+def fresh_seed() -> int:
+    """A seed from the operating system, from 0 to 2**63 - 1, for a request that gave none."""
+    return secrets.randbits(63)

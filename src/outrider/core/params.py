@@ -1,0 +1,197 @@
+"""What a request may ask: how tokens are drawn, when it ends and how it may be speculated on.
+
+This module holds and checks values. It does not know what a token means. Invariant: an object of these classes is
+valid; a value that no request could mean is refused with a sentence that names it.
+"""
+
+import enum
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from outrider.errors import InvalidRequestError
+
+__all__ = ["GREEDY_TEMPERATURE", "Draw", "Rule", "SamplingParams", "Speculation"]
+
+GREEDY_TEMPERATURE = 1e-5
+"""Temperatures below this are greedy, on every path: target, draft model, bonus token and plain decoding."""
+
+
+class Rule(enum.Enum):
+    """How the target judges a proposal. Both rules keep the target's law."""
+
+    MATCH = "match"
+    TOKEN = "token"
+
+
+class Draw(enum.IntEnum):
+    """How a draft token came about; it decides what a law-exact rule has to correct."""
+
+    DETERMINISTIC = 0
+    SHARED_NOISE = 1
+    IID = 2
+    WITHOUT_REPLACEMENT = 3
+    TOP_PLUS_SAMPLE = 4
+
+
+def _require(condition: bool, name: str, value: object, remedy: str) -> None:
+    if not condition:
+        raise InvalidRequestError(f"{name} is {value!r}; {remedy}.")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How the target's tokens are drawn and when a request ends.
+
+    Attributes:
+        temperature: 0 or more; below 1e-5 decoding is greedy and ties go to the lowest id.
+        top_k: keep the k most probable tokens (ties at the cut stay in); 0 keeps all.
+        top_p: keep the smallest set of tokens that holds this mass (ties at the cut stay in); in (0, 1].
+        min_p: keep tokens with at least this share of the largest probability; in [0, 1].
+        repetition_penalty: divides positive and multiplies negative logits of tokens in prompt or output; above 0.
+        presence_penalty: subtracted once from the logit of each token in the output; in [-2, 2].
+        frequency_penalty: subtracted from a token's logit for each time it stands in the output; in [-2, 2].
+        logit_bias: token id -> number added to its logit.
+        bad_words: token id sequences that may not appear in the output.
+        min_tokens: no stop token before this many output tokens.
+        max_tokens: output tokens at most; None = up to the end of the context.
+        stop_token_ids: tokens that end the output, beside the model's own.
+        stop: strings that end the output; neither they nor what follows is part of the text.
+        ignore_eos: go on past the model's own end-of-text tokens.
+        seed: 64-bit seed; None draws one and reports it.
+        n: independent outputs.
+        logprobs: number of the target's most probable tokens reported at each position; None reports nothing.
+
+    Raises:
+        InvalidRequestError: a value is out of range or of the wrong type.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    bad_words: Sequence[Sequence[int]] = ()
+    min_tokens: int = 0
+    max_tokens: int | None = None
+    stop_token_ids: Sequence[int] = ()
+    stop: Sequence[str] = ()
+    ignore_eos: bool = False
+    seed: int | None = None
+    n: int = 1
+    logprobs: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse values that no request could mean."""
+        self._check_numbers()
+        self._check_counts()
+        self._check_lists()
+
+    def _check_numbers(self) -> None:
+        temperature = self.temperature
+        _require(_is_number(temperature) and temperature >= 0, "temperature", temperature, "give a number of 0 or more")
+        _require(
+            _is_number(self.top_p) and 0 < self.top_p <= 1, "top_p", self.top_p, "give a number above 0, at most 1"
+        )
+        _require(_is_number(self.min_p) and 0 <= self.min_p <= 1, "min_p", self.min_p, "give a number from 0 to 1")
+        penalty = self.repetition_penalty
+        _require(_is_number(penalty) and penalty > 0, "repetition_penalty", penalty, "give a number above 0; 1 is off")
+        for name in ("presence_penalty", "frequency_penalty"):
+            value = getattr(self, name)
+            _require(_is_number(value) and -2 <= value <= 2, name, value, "give a number from -2 to 2")
+
+    def _check_counts(self) -> None:
+        _require(
+            _is_int(self.top_k) and self.top_k >= 0, "top_k", self.top_k, "give a whole number; 0 keeps all tokens"
+        )
+        _require(_is_int(self.n) and self.n >= 1, "n", self.n, "give a whole number of 1 or more")
+        _require(_is_int(self.min_tokens) and self.min_tokens >= 0, "min_tokens", self.min_tokens, "give 0 or more")
+        limit = self.max_tokens
+        _require(
+            limit is None or (_is_int(limit) and limit >= 1), "max_tokens", limit, "give 1 or more, or leave it out"
+        )
+        _require(
+            limit is None or self.min_tokens <= limit,
+            "min_tokens",
+            self.min_tokens,
+            f"give at most max_tokens, which is {limit}",
+        )
+        shown = self.logprobs
+        _require(
+            shown is None or (_is_int(shown) and 0 <= shown <= 20), "logprobs", shown, "give 0 to 20, or leave it out"
+        )
+        seed = self.seed
+        _require(seed is None or (_is_int(seed) and abs(seed) < 2**63), "seed", seed, "give a 64-bit whole number")
+
+    def _check_lists(self) -> None:
+        stop = self.stop
+        _require(
+            not isinstance(stop, str) and isinstance(stop, Sequence) and all(isinstance(s, str) and s for s in stop),
+            "stop",
+            stop,
+            "give a list of strings, none of them empty",
+        )
+        ids = self.stop_token_ids
+        is_list = not isinstance(ids, str) and isinstance(ids, Sequence)
+        _require(is_list and all(_is_int(i) and i >= 0 for i in ids), "stop_token_ids", ids, "give a list of token ids")
+        words = self.bad_words
+        _require(
+            not isinstance(words, str)
+            and isinstance(words, Sequence)
+            and all(not isinstance(w, str) and len(w) > 0 and all(_is_int(i) and i >= 0 for i in w) for w in words),
+            "bad_words",
+            words,
+            "give a list of token id lists, none of them empty",
+        )
+        bias = self.logit_bias
+        _require(
+            isinstance(bias, Mapping) and all(_is_int(i) and i >= 0 and _is_number(b) for i, b in bias.items()),
+            "logit_bias",
+            bias,
+            "give a mapping from token ids to numbers",
+        )
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether the most probable token is always taken."""
+        return self.temperature < GREEDY_TEMPERATURE
+
+
+@dataclass(frozen=True, slots=True)
+class Speculation:
+    """What a request may ask of speculation; the engine's own settings fill what is None.
+
+    Attributes:
+        rule: how proposals are judged.
+        drafters: names of the drafters that may serve the request; None for all that the engine has.
+        length: draft tokens a step at most (the depth of the tree).
+        draw: how a model drafter draws; None follows the rule.
+        off: decode plainly.
+    """
+
+    rule: Rule = Rule.MATCH
+    drafters: tuple[str, ...] | None = None
+    length: int | None = None
+    draw: Draw | None = None
+    off: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse values that no request could mean."""
+        _require(isinstance(self.rule, Rule), "rule", self.rule, f"choose one of {', '.join(r.value for r in Rule)}")
+        length = self.length
+        _require(
+            length is None or (_is_int(length) and length >= 1), "length", length, "give 1 or more, or turn it off"
+        )

@@ -1,0 +1,205 @@
+"""The ordered processing chain: logits to the law that the next token is drawn from.
+
+Order: logit bias, repetition penalty (prompt and output), presence and frequency penalties (output only), banned words
+and early ends, the outside mask, temperature, top-k, top-p, min-p; each renormalises. top-k and top-p are thresholds on
+*value*: tokens that tie with the last kept one stay in, so that the kept set depends neither on a sort nor on the width
+of a pass.
+
+This module does not know trees, drafters, text or where logits come from. Invariants: a row's law is a function of its
+own logits and of the tokens on its own path, computed as its own row; a row whose law cannot be computed (a NaN or +inf
+logit anywhere in it, or every token banned) is NaN in every entry, so that looking at one entry is enough.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from array_api_compat import device
+
+from outrider.core.arrays import host_view, like, namespace, one_hot, topk_values, with_values
+from outrider.core.history import History, MaskState, PathState
+from outrider.core.params import SamplingParams
+from outrider.core.types import IntArray
+from outrider.errors import InvalidRequestError
+
+__all__ = ["History", "MaskState", "PathState", "Processor"]
+
+_NUCLEUS_FLOORS = (1e-2, 1e-4, 1e-6, 0.0)
+"""Shares of the largest probability down to which top-p looks, one after the other, for the mass that it wants."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Bans:
+    """Tokens that may not come next: always, before the end is allowed, or after a certain tail."""
+
+    always: IntArray
+    ends: IntArray
+    min_tokens: int
+    after: tuple[tuple[tuple[int, ...], int], ...] = field(default=())
+
+    def ids(self, state: PathState) -> IntArray:
+        """[m] banned tokens after a path, perhaps repeated."""
+        found = [self.always]
+        if state.num_output < self.min_tokens:
+            found.append(self.ends)
+        completed = [last for tail, last in self.after if state.ends_with(tail)]
+        if completed:
+            found.append(np.asarray(completed, dtype=np.int64))
+        return np.concatenate(found) if len(found) > 1 else self.always
+
+
+class Processor:
+    """One request's processing chain."""
+
+    def __init__(self, params: SamplingParams, vocab_size: int, end_ids: Collection[int] = ()) -> None:
+        """Check the request's token ids against the vocabulary.
+
+        Args:
+            params: what the request asks.
+            vocab_size: number of tokens that a row of logits has.
+            end_ids: tokens that end the output: the model's own and `params.stop_token_ids`; banned until `min_tokens`
+                output tokens stand. Ids beyond the vocabulary can never be drawn and are left out.
+
+        Raises:
+            InvalidRequestError: a token id of `logit_bias`, `bad_words` or `stop_token_ids` is not in the vocabulary.
+        """
+        words = [tuple(int(token) for token in word) for word in params.bad_words]
+        self._require_known("logit_bias", params.logit_bias, vocab_size)
+        self._require_known("bad_words", (token for word in words for token in word), vocab_size)
+        self._require_known("stop_token_ids", params.stop_token_ids, vocab_size)
+        self.params = params
+        self.vocab_size = vocab_size
+        self._bias_ids = np.asarray(list(params.logit_bias), dtype=np.int64)
+        self._bias = np.asarray(list(params.logit_bias.values()), dtype=np.float64)
+        ends = sorted(token for token in {*end_ids, *params.stop_token_ids} if 0 <= token < vocab_size)
+        self._bans = _Bans(
+            always=np.asarray([word[0] for word in words if len(word) == 1], dtype=np.int64),
+            ends=np.asarray(ends, dtype=np.int64),
+            min_tokens=params.min_tokens,
+            after=tuple((word[:-1], word[-1]) for word in words if len(word) > 1),
+        )
+        counted = params.presence_penalty or params.frequency_penalty
+        self._penalises = params.repetition_penalty != 1.0 or bool(counted)
+
+    @staticmethod
+    def _require_known(name: str, ids: Iterable[int], vocab_size: int) -> None:
+        for token in ids:
+            if not 0 <= token < vocab_size:
+                raise InvalidRequestError(
+                    f"{name} names token {token}; give ids from 0 to {vocab_size - 1}, the vocabulary has {vocab_size} tokens."
+                )
+
+    def start(self, history: History, mask: MaskState | None = None) -> PathState:
+        """The state after the committed tokens.
+
+        Args:
+            history: the committed tokens; more may be committed later, which ends the life of this state.
+            mask: the outside mask's state after them.
+        """
+        return PathState(history, len(history.output), (), mask)
+
+    def law(self, logits: Any, states: Sequence[PathState]) -> Any:
+        """The law of the next token after each of several paths.
+
+        Args:
+            logits: [k, V] float32 (or float64 in tests), the model's own numbers.
+            states: [k] the path of each row.
+
+        Returns:
+            [k, V] probabilities of the kind, type and device of the logits.
+
+        Raises:
+            ValueError: the rows are not as wide as the vocabulary, or a state is older than the last commit.
+
+        Note:
+            A row is NaN in every entry where no law exists. The caller fails that request and no other.
+        """
+        if tuple(logits.shape) != (len(states), self.vocab_size):
+            raise ValueError(f"logits have shape {tuple(logits.shape)}; expected {(len(states), self.vocab_size)}")
+        rows = host_view(logits)
+        laws = [self.law_of_row(rows[i], state) for i, state in enumerate(states)]
+        xp = namespace(rows)
+        stacked = laws[0][None, :] if len(laws) == 1 else xp.stack(laws) if laws else rows
+        return like(stacked, logits)
+
+    def law_of_row(self, row: Any, state: PathState) -> Any:
+        """[V] the law of one row of logits [V]."""
+        if state.num_committed != len(state.history.output):
+            raise ValueError(
+                f"the state was made at output token {state.num_committed}, since then more were committed"
+            )
+        xp = namespace(row)
+        adjusted = self._adjust(row, state)
+        best = xp.argmax(adjusted)  # the first of equal values; a NaN counts as the largest
+        finite = bool(xp.isfinite(adjusted[best]))
+        if not finite or (adjusted is not row and not bool(xp.max(row) < float("inf"))):
+            return xp.full((self.vocab_size,), float("nan"), dtype=row.dtype, device=device(row))
+        if self.params.is_greedy:
+            return one_hot(xp.reshape(best, (1,)), self.vocab_size, row.dtype)[0, :]
+        weights = xp.exp((adjusted - adjusted[best]) * (1.0 / self.params.temperature))  # [V], the largest is 1
+        return self._cut(weights)
+
+    def _adjust(self, row: Any, state: PathState) -> Any:
+        """[V] logits after all that is added, multiplied or banned; the very row where there is nothing to do."""
+        if self._bias_ids.size:
+            ids = like(self._bias_ids, row)
+            row = with_values(row, ids, row[ids] + namespace(row).astype(like(self._bias, row), row.dtype))
+        if self._penalises:
+            row = self._penalise(row, state)
+        banned = self._bans.ids(state)
+        if banned.size:
+            row = with_values(row, like(banned, row), float("-inf"))
+        allowed = None if state.mask is None else state.mask.allowed()
+        if allowed is not None:
+            row = namespace(row).where(like(allowed, row), row, float("-inf"))
+        return row
+
+    def _penalise(self, row: Any, state: PathState) -> Any:
+        params, xp = self.params, namespace(row)
+        seen, times = state.history.counts(state.path)
+        if not seen.size:
+            return row
+        ids = like(seen, row)
+        values = row[ids]
+        if params.repetition_penalty != 1.0:
+            penalty = params.repetition_penalty
+            values = xp.where(values > 0, values / penalty, values * penalty)
+        counts = xp.astype(like(times, row), row.dtype)
+        present = xp.astype(counts > 0, row.dtype)
+        values = values - params.presence_penalty * present - params.frequency_penalty * counts
+        return with_values(row, ids, values)
+
+    def _cut(self, weights: Any) -> Any:
+        """[V] the law of weights [V] whose largest is 1, after top-k, top-p and min-p."""
+        params = self.params
+        if 0 < params.top_k < self.vocab_size:
+            weights = _keep_from(weights, topk_values(weights, params.top_k)[-1])
+        cut = params.min_p  # min-p keeps what top-p kept and more than a share of 1: the larger cut decides
+        if params.top_p < 1.0:
+            cut = max(cut, _nucleus_cut(weights, params.top_p))
+        if cut > 0.0:
+            weights = _keep_from(weights, cut)
+        return weights / namespace(weights).sum(weights)
+
+
+def _keep_from(weights: Any, cut: Any) -> Any:
+    return namespace(weights).where(weights >= cut, weights, 0.0)
+
+
+def _nucleus_cut(weights: Any, top_p: float) -> float:
+    """The smallest weight that top-p keeps: that of the token at which the mass of the largest reaches `top_p`.
+
+    Note:
+        Only weights above a floor are sorted; the floor falls until their mass suffices, which for the laws that models
+        give is at once. The floor cannot change the answer: the largest weights are the same above any floor.
+    """
+    xp = namespace(weights)
+    wanted = top_p * float(xp.sum(weights))
+    for floor in _NUCLEUS_FLOORS:
+        large = weights[weights > floor]
+        descending = xp.astype(xp.flip(xp.sort(large)), xp.float64)
+        mass = xp.cumulative_sum(descending)
+        if float(mass[-1]) >= wanted:
+            return float(descending[int(xp.argmax(xp.astype(mass >= wanted, xp.uint8)))])
+    return 0.0

@@ -1,0 +1,149 @@
+"""The drafters that exist, by name: `ngram:max=4,min=2`, `draft_model:model=smollm2,min_confidence=0.3`, `none`.
+
+This module knows how drafters are written and built, not how they draft. Importing it reads no model code; a drafter's
+own module is imported when it is built. Invariant: every option that is listed is passed on, and every option that is
+not listed is refused (options that were accepted and dropped are a known trap: ml-explore/mlx-lm#1297).
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from outrider.core.options import Option, choose, parse_spec, read_options
+from outrider.drafters.base import Drafter
+from outrider.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from outrider.drafters.pairing import Loaded
+
+__all__ = ["DrafterEntry", "build_drafter", "check_drafter", "list_drafters"]
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterEntry:
+    """A drafter as help texts and documentation list it.
+
+    Attributes:
+        name: how it is asked for.
+        help: one line for people.
+        options: its settings.
+        build: makes it from checked options and the loaded target.
+        needs_target: whether it can only be built for a loaded target.
+    """
+
+    name: str
+    help: str
+    options: tuple[Option, ...]
+    build: "Callable[[Mapping[str, Any], Loaded | None], Drafter]"
+    needs_target: bool = False
+
+
+def _build_none(_options: Mapping[str, Any], _target: "Loaded | None") -> Drafter:
+    from outrider.drafters.none import NoDrafter
+
+    return NoDrafter()
+
+
+def _build_ngram(options: Mapping[str, Any], _target: "Loaded | None") -> Drafter:
+    from outrider.drafters.ngram import NgramDrafter
+
+    return NgramDrafter(options["max"], options["min"], earliest=options["earliest"])
+
+
+def _build_draft_model(options: Mapping[str, Any], target: "Loaded | None") -> Drafter:
+    from outrider.drafters.pairing import build_draft_model
+    from outrider.models.loading import load_model
+
+    if target is None:
+        raise InvalidRequestError("drafter draft_model needs a loaded target; choose another drafter.")
+    loaded = load_model(options["model"], dtype=options["dtype"], device=options["device"])
+    return build_draft_model(
+        loaded,
+        target,
+        min_confidence=options["min_confidence"],
+        chunk=options["chunk"],
+        max_tokens=options["cache_tokens"],
+    )
+
+
+_ENTRIES = {
+    entry.name: entry
+    for entry in (
+        DrafterEntry(
+            name="none",
+            help="plain decoding",
+            options=(),
+            build=_build_none,
+        ),
+        DrafterEntry(
+            name="ngram",
+            help="copies what followed the last few tokens earlier in the text",
+            options=(
+                Option("max", int, "longest match that is looked for", default=4, minimum=1, maximum=32),
+                Option("min", int, "shortest match that is good enough", default=2, minimum=1, maximum=32),
+                Option("earliest", bool, "copy from the first occurrence instead of the most recent", default=False),
+            ),
+            build=_build_ngram,
+        ),
+        DrafterEntry(
+            name="draft_model",
+            help="a smaller model of the same vocabulary",
+            options=(
+                Option("model", str, "folder, .gguf file, built-in or hub name", required=True),
+                Option(
+                    "min_confidence",
+                    float,
+                    "draw nothing after a path less probable than this",
+                    default=0.0,
+                    minimum=0,
+                    maximum=1,
+                ),
+                Option("chunk", int, "prompt tokens that a step reads at most", default=512, minimum=2),
+                Option("cache_tokens", int, "rows of its cache over all requests; no bound if left out", minimum=1),
+                Option("dtype", str, "type of its weights in memory", default="auto"),
+                Option("device", str, "where it runs", default="auto"),
+            ),
+            build=_build_draft_model,
+            needs_target=True,
+        ),
+    )
+}
+
+
+def list_drafters() -> tuple[DrafterEntry, ...]:
+    """All drafters, by name."""
+    return tuple(_ENTRIES[name] for name in sorted(_ENTRIES))
+
+
+def check_drafter(text: str) -> tuple[DrafterEntry, dict[str, Any]]:
+    """Read a drafter's text without building it.
+
+    Args:
+        text: such as `ngram:max=4,min=2`.
+
+    Returns:
+        The entry and a value for each of its options.
+
+    Raises:
+        InvalidRequestError: the name or an option does not exist, or a value does not fit.
+    """
+    name, given = parse_spec(text)
+    entry = choose("drafter", name, _ENTRIES)
+    return entry, read_options(f"drafter {name}", given, entry.options)
+
+
+def build_drafter(text: str, target: "Loaded | None" = None) -> Drafter:
+    """Make a drafter from its text; models are loaded here.
+
+    Args:
+        text: such as `ngram:max=4,min=2`.
+        target: the loaded target that it drafts for; drafters that hold no model do without.
+
+    Raises:
+        InvalidRequestError: the name or an option does not exist, or a value does not fit.
+        UnsupportedError: the drafter and the target do not go together.
+        ModelError: the drafter's model cannot be used.
+        DownloadError: the drafter's model could not be downloaded.
+    """
+    entry, options = check_drafter(text)
+    return entry.build(options, target)

@@ -1,0 +1,62 @@
+"""What is checked before a request is queued, so that nothing unsupported is found out in the middle of a text.
+
+Invariant: a request that passes can be served to its end by this engine, or fails by name.
+"""
+
+from collections.abc import Sequence
+
+from outrider.core.params import Draw, Rule, SamplingParams, Speculation
+from outrider.errors import InvalidRequestError, PromptTooLongError, UnsupportedError
+
+__all__ = ["check_prompt", "check_sampling", "check_speculation"]
+
+_FITTING_DRAWS = {
+    Rule.MATCH: frozenset(Draw),
+    Rule.TOKEN: frozenset({Draw.DETERMINISTIC, Draw.IID, Draw.WITHOUT_REPLACEMENT, Draw.TOP_PLUS_SAMPLE}),
+}
+
+
+def check_prompt(prompt: Sequence[int], vocab_size: int, context_length: int) -> None:
+    """Refuse a prompt that the target cannot read.
+
+    Raises:
+        InvalidRequestError: it is empty or holds a token id that the target does not know.
+        PromptTooLongError: it leaves no room for one output token.
+    """
+    if not len(prompt):
+        raise InvalidRequestError("prompt is empty; give at least one token of text.")
+    bad = next((token for token in prompt if not 0 <= token < vocab_size), None)
+    if bad is not None:
+        raise InvalidRequestError(f"prompt holds token id {bad}; give ids from 0 to {vocab_size - 1}.")
+    if len(prompt) >= context_length:
+        raise PromptTooLongError(
+            f"prompt has {len(prompt)} tokens, but the context of {context_length} must also hold the output; "
+            f"shorten it to at most {context_length - 1}."
+        )
+
+
+def check_sampling(params: SamplingParams, has_text: bool) -> None:
+    """Refuse what needs text from an engine that has none.
+
+    Raises:
+        UnsupportedError: stop strings were given to an engine without a tokenizer.
+    """
+    if params.stop and not has_text:
+        raise UnsupportedError(f"stop is {list(params.stop)!r}, but this engine has no tokenizer; use stop_token_ids.")
+
+
+def check_speculation(speculation: Speculation, known: Sequence[str]) -> None:
+    """Refuse drafters that the engine does not have, and draws that the rule cannot judge.
+
+    Raises:
+        InvalidRequestError: an unknown drafter.
+        UnsupportedError: the draw does not fit the rule.
+    """
+    unknown = [name for name in speculation.drafters or () if name not in known]
+    if unknown:
+        has = ", ".join(known) or "none"
+        raise InvalidRequestError(f"drafter {unknown[0]!r} is not loaded; this engine has: {has}.")
+    draw, rule = speculation.draw, speculation.rule
+    if draw is not None and draw not in _FITTING_DRAWS[rule]:
+        fitting = ", ".join(sorted(fit.name for fit in _FITTING_DRAWS[rule]))
+        raise UnsupportedError(f"draw {draw.name} does not fit rule {rule.name}; choose one of {fitting}.")

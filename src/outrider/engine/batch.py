@@ -1,0 +1,118 @@
+"""From requests and proposals to one flat pass, and from its logits to the laws that the verifier pulls.
+
+This module does arithmetic on rows. It does not know how tokens are drawn or judged. Invariant: the rows of an item
+are its fed tokens, then its draft nodes, so that node `i` of the proposal is judged by logits row `base + 1 + i`.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from outrider.core.arrays import namespace
+from outrider.core.process import PathState
+from outrider.core.tree import depths, is_chain
+from outrider.core.types import IntArray, Proposal, TokenLogprobs
+from outrider.engine.scheduler import Item
+from outrider.models.base import ForwardInputs, Segment
+
+__all__ = ["BatchLaws", "pack", "token_logprobs"]
+
+
+def pack(items: Sequence[Item], proposals: Sequence[Proposal], hidden_layers: Sequence[int] = ()) -> ForwardInputs:
+    """Lay out one flat, ragged pass.
+
+    Args:
+        items: the scheduled requests.
+        proposals: one for each judged item, in order.
+        hidden_layers: layers whose outputs the drafters want.
+
+    Returns:
+        The pass; its logits rows are, judged item by judged item, the last fed token and then the draft nodes.
+    """
+    tokens: list[IntArray] = []
+    positions: list[IntArray] = []
+    segments: list[Segment] = []
+    logits_rows: list[IntArray] = []
+    drafts = iter(proposals)
+    start = 0
+    for item in items:
+        proposal = next(drafts) if item.is_judged else Proposal.empty()
+        fed = np.asarray(item.request.tokens[item.num_cached : item.end], dtype=np.int64)
+        num_rows = len(fed) + proposal.num_nodes
+        tokens += [fed, proposal.tokens]
+        positions += [np.arange(item.num_cached, item.end), item.end - 1 + depths(proposal.parents)]
+        parents = None if is_chain(proposal.parents) else proposal.parents
+        segments.append(Segment(item.slot, start, num_rows, item.num_cached, parents))
+        if item.is_judged:
+            logits_rows.append(np.arange(start + len(fed) - 1, start + num_rows))
+        start += num_rows
+    return ForwardInputs(
+        token_ids=np.concatenate(tokens),
+        positions=np.concatenate(positions),
+        segments=segments,
+        logits_rows=np.concatenate(logits_rows) if logits_rows else np.empty(0, dtype=np.int64),
+        hidden_layers=hidden_layers,
+    )
+
+
+class BatchLaws:
+    """The target's laws at the visited nodes of a pass, each computed when it is first asked for.
+
+    Args:
+        logits: [M, V] the pass's logits.
+        items: the judged items.
+        proposals: one for each of them.
+    """
+
+    def __init__(self, logits: Any, items: Sequence[Item], proposals: Sequence[Proposal]) -> None:
+        self._logits = logits
+        self._items = items
+        self._proposals = proposals
+        sizes = [1 + proposal.num_nodes for proposal in proposals]
+        self.bases = np.cumsum([0, *sizes])[:-1]
+        self._states: list[dict[int, PathState]] = [{-1: item.request.state} for item in items]
+
+    def at(self, requests: IntArray, nodes: IntArray) -> Any:
+        """Laws of nodes.
+
+        Args:
+            requests: [k] numbers of judged items.
+            nodes: [k] nodes of their proposals, -1 for the root.
+
+        Returns:
+            [k, V] probabilities of the token after each node.
+        """
+        rows = [self._law(int(request), int(node)) for request, node in zip(requests, nodes, strict=True)]
+        return rows[0] if len(rows) == 1 else namespace(rows[0]).concat(rows, axis=0)
+
+    def row(self, request: int, node: int) -> Any:
+        """[V] raw logits of the token after a node."""
+        return self._logits[int(self.bases[request]) + 1 + node]
+
+    def _law(self, request: int, node: int) -> Any:
+        row = int(self.bases[request]) + 1 + node
+        processor = self._items[request].request.processor
+        return processor.law(self._logits[row : row + 1], [self._state(request, node)])
+
+    def _state(self, request: int, node: int) -> PathState:
+        states = self._states[request]
+        if node not in states:
+            proposal = self._proposals[request]
+            parent = self._state(request, int(proposal.parents[node]))
+            states[node] = parent.child(int(proposal.tokens[node]))
+        return states[node]
+
+
+def token_logprobs(row: Any, token: int, num_top: int) -> TokenLogprobs:
+    """The target's raw log probabilities of one emitted token and of its best rivals.
+
+    Args:
+        row: [V] raw logits.
+        token: the emitted token.
+        num_top: number of most probable tokens to list.
+    """
+    scores = row.double().log_softmax(-1)
+    values, ids = scores.topk(num_top)
+    top = tuple(zip(ids.tolist(), values.tolist(), strict=True))
+    return TokenLogprobs(float(scores[token]), top)

@@ -1,0 +1,336 @@
+"""The loop: draft, run the target once, verify, commit, for every scheduled request.
+
+The engine is glue. How a token is drafted, judged, drawn or cached is decided below it; it only hands one part's
+answer to the next. Invariants: between two steps a request's cache slot holds exactly its committed tokens but the
+last (while its
+prompt is being read: a prefix of them); commit comes before the cache keeps anything, so nothing uncommitted is ever
+cached, observed or counted.
+"""
+
+import itertools
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from outrider.core.coins import BatchCoins, fresh_seed
+from outrider.core.params import SamplingParams, Speculation
+from outrider.core.process import MaskState
+from outrider.core.tree import subset
+from outrider.core.types import Kept, Plan, Proposal, TokenEvent
+from outrider.core.verify import verify
+from outrider.drafters.base import DraftContext, Drafter
+from outrider.drafters.ensemble import Ensemble
+from outrider.engine.admission import check_prompt, check_sampling, check_speculation
+from outrider.engine.batch import BatchLaws, pack
+from outrider.engine.config import EngineConfig
+from outrider.engine.judged import Judged, observe_rows
+from outrider.engine.request import Request
+from outrider.engine.scheduler import Item, Scheduler
+from outrider.engine.stats import SpecStats
+from outrider.engine.text import TextAssembler
+from outrider.models.base import ForwardOutputs, Segment, Target
+from outrider.models.tokenizer import Tokenizer
+from outrider.policies.base import Policy, RequestView, Shape
+from outrider.policies.fixed import Fixed
+
+__all__ = ["Engine", "TextEvent"]
+
+_NOTHING = Kept(tokens=(), nodes=(), num_accepted=0)
+
+
+@dataclass(frozen=True, slots=True)
+class TextEvent:
+    """What one step gave for one request, as text.
+
+    Attributes:
+        request: the request.
+        text: text that became final; may be empty while a character or a possible stop string is unfinished.
+        event: the tokens behind it.
+    """
+
+    request: Request
+    text: str
+    event: TokenEvent
+
+
+class Engine:
+    """Exact speculative generation for one target.
+
+    Args:
+        target: the model whose law is served.
+        drafters: drafters that plans may name.
+        policy: decides how to speculate; by default a fixed length with the first drafter.
+        tokenizer: needed for text and stop strings; None serves tokens only.
+        end_ids: the model's own end-of-text tokens.
+        config: limits.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        drafters: Sequence[Drafter] = (),
+        policy: Policy | None = None,
+        *,
+        tokenizer: Tokenizer | None = None,
+        end_ids: Iterable[int] = (),
+        config: EngineConfig | None = None,
+    ) -> None:
+        self.target = target
+        self.tokenizer = tokenizer
+        self.end_ids = frozenset(end_ids)
+        self.config = config or EngineConfig()
+        self.drafters = Ensemble(drafters)
+        self.drafters.load()
+        self.policy = policy or Fixed()
+        self.cache = target.make_cache(self.config.cache_tokens)
+        self.scheduler = Scheduler(self.cache, self.config)
+        self.stats = SpecStats()
+        self.step_seconds = 0.0
+        self._requests: dict[str, Request] = {}
+        self._followed: set[str] = set()
+        self._mail: dict[str, deque[TextEvent]] = {}
+        self._numbers = itertools.count()
+
+    # -- requests ------------------------------------------------------------------------------------------------------
+
+    def submit(
+        self,
+        prompt: Sequence[int],
+        params: SamplingParams | None = None,
+        speculation: Speculation | None = None,
+        *,
+        prediction: Sequence[int] | None = None,
+        mask: MaskState | None = None,
+    ) -> list[Request]:
+        """Queue a prompt; one request for each of its `n` choices.
+
+        Args:
+            prompt: token ids.
+            params: how tokens are drawn and when they end.
+            speculation: how the request may be speculated on.
+            prediction: a text that the caller expects, as tokens.
+            mask: outside mask (a grammar) at the start of the output.
+
+        Raises:
+            InvalidRequestError: the request cannot be served as asked; nothing is queued.
+        """
+        params = params or SamplingParams()
+        speculation = speculation or Speculation()
+        check_prompt(prompt, self.target.vocab_size, self.target.context_length)
+        check_sampling(params, has_text=self.tokenizer is not None)
+        check_speculation(speculation, self.drafters.names)
+        seed = fresh_seed() if params.seed is None else params.seed
+        number = next(self._numbers)
+        requests = [
+            Request(
+                f"{number}-{choice}",
+                prompt,
+                params,
+                speculation,
+                vocab_size=self.target.vocab_size,
+                context_length=self.target.context_length,
+                end_ids=frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self.end_ids),
+                seed=seed,
+                choice=choice,
+                text=TextAssembler(self.tokenizer.stream() if self.tokenizer else None, params.stop),
+                prediction=prediction,
+                mask=mask,
+            )
+            for choice in range(params.n)
+        ]
+        for request in requests:
+            self._requests[request.request_id] = request
+            self.scheduler.add(request)
+        return requests
+
+    def abort(self, request: Request) -> None:
+        """End a request now, wherever it is; its slot and all drafter state are free at once."""
+        if request.request_id in self._requests:
+            request.finish("abort")
+            self._forget(request)
+        self._mail.pop(request.request_id, None)
+
+    @property
+    def num_unfinished(self) -> int:
+        """Requests that wait or run."""
+        return len(self._requests)
+
+    # -- the loop ------------------------------------------------------------------------------------------------------
+
+    def step(self) -> list[TokenEvent]:
+        """Draft, run the target once, verify, commit, for every scheduled request."""
+        started = time.perf_counter()
+        items = self._schedule()
+        events = [self._refuse(request) for request in self.scheduler.refused]
+        if not items:
+            return events
+        judged = [item for item in items if item.is_judged]
+        views = [self._view(item) for item in judged]
+        plans = self.policy.choose(views)
+        proposals = self._propose(judged, plans)
+        proposals = self._trim(proposals, views)
+
+        inputs = pack(items, proposals, self.drafters.needs.hidden_layers)
+        outputs = self.target.forward(inputs, self.cache)
+        laws = BatchLaws(outputs.logits, judged, proposals)
+        results = verify(
+            [item.request.speculation.rule for item in judged],
+            laws,
+            proposals,
+            BatchCoins([item.request.stream for item in judged]),
+            [len(item.request.tokens) for item in judged],
+        )
+
+        verdicts = map(Judged, judged, plans, proposals, results, range(len(judged)))
+        for item, segment in zip(items, inputs.segments, strict=True):
+            if item.is_judged:
+                events.append(self._conclude(next(verdicts), segment, outputs, laws))
+            else:
+                self.cache.keep(item.slot, item.end, ())
+                self._observe(item, segment, outputs, _NOTHING)
+        self.step_seconds += time.perf_counter() - started
+        return events
+
+    def _schedule(self) -> list[Item]:
+        items = self.scheduler.schedule()
+        for request in self.scheduler.preempted:
+            self._followed.discard(request.request_id)
+            self.drafters.drop(request.request_id)
+        for item in items:
+            request = item.request
+            if request.request_id not in self._followed:
+                self._followed.add(request.request_id)
+                self.drafters.begin(request.request_id, request.tokens)
+        return items
+
+    def _view(self, item: Item) -> RequestView:
+        request = item.request
+        asked = request.speculation
+        names = self.drafters.names if asked.drafters is None else asked.drafters
+        return RequestView(
+            request_id=request.request_id,
+            rule=asked.rule,
+            drafters=() if asked.off else tuple(names),
+            length=asked.length,
+            context_length=len(request.tokens),
+            num_output=request.num_output,
+            max_nodes=item.max_nodes,
+        )
+
+    def _propose(self, judged: Sequence[Item], plans: Sequence[Plan]) -> list[Proposal]:
+        return self.drafters.propose(
+            [
+                DraftContext(
+                    request_id=item.request.request_id,
+                    tokens=item.request.tokens,
+                    num_prompt=item.request.num_prompt,
+                    plan=plan,
+                    draw=item.request.draw,
+                    processor=item.request.processor,
+                    state=item.request.state,
+                    coins=item.request.stream,
+                    stop_token_ids=item.request.end_ids,
+                    prediction=item.request.prediction,
+                )
+                for item, plan in zip(judged, plans, strict=True)
+            ]
+        )
+
+    def _trim(self, proposals: list[Proposal], views: Sequence[RequestView]) -> list[Proposal]:
+        shapes = [Shape(proposal.parents, proposal.confidence, proposal.draw) for proposal in proposals]
+        admitted = self.policy.admit(shapes, views)
+        return [
+            proposal if len(nodes) == proposal.num_nodes else subset(proposal, nodes)
+            for proposal, nodes in zip(proposals, admitted, strict=True)
+        ]
+
+    def _conclude(self, judged: Judged, segment: Segment, outputs: ForwardOutputs, laws: BatchLaws) -> TokenEvent:
+        """Commit one verdict, keep its rows, tell drafters, policy and statistics."""
+        item, request = judged.item, judged.item.request
+        if judged.result.ended == "invalid":
+            return self._fail(
+                request,
+                f"the logits of output token {request.num_output} are not finite or every token is banned; "
+                "check the weights, logit_bias, bad_words and the mask.",
+            )
+        kept = request.commit(judged.result, judged.proposal)
+        self.cache.keep(item.slot, item.end, kept.nodes)
+        scores = self._observe(item, segment, outputs, kept, judged, int(laws.bases[judged.number]))
+        outcome = judged.outcome(
+            kept,
+            scores,
+            draft_seconds=self.drafters.seconds.get(request.request_id, 0.0),
+            verify_seconds=outputs.seconds,
+            rows=segment.num_rows,
+        )
+        self.policy.update(outcome)
+        self.stats.record(outcome)
+        request.stats.record(outcome)
+        provenance, logprobs = judged.provenance(kept), judged.logprobs(kept, laws)
+        if kept.finish_reason is not None:
+            self._forget(request)
+        event = TokenEvent(request.request_id, kept.tokens, provenance, logprobs, kept.finish_reason)
+        return self._deliver(request, event)
+
+    def _observe(
+        self,
+        item: Item,
+        segment: Segment,
+        outputs: ForwardOutputs,
+        kept: Kept,
+        judged: Judged | None = None,
+        base: int = 0,
+    ) -> Mapping[str, float]:
+        observation = observe_rows(self.drafters.needs, item, segment, outputs, kept, judged, base)
+        return self.drafters.observe(item.request.request_id, kept, observation)
+
+    # -- ends ----------------------------------------------------------------------------------------------------------
+
+    def _refuse(self, request: Request) -> TokenEvent:
+        return self._fail(
+            request,
+            f"{len(request.tokens)} tokens do not fit the cache of {self.config.cache_tokens} tokens; "
+            "raise cache_tokens or shorten the prompt.",
+        )
+
+    def _fail(self, request: Request, message: str) -> TokenEvent:
+        request.finish("error")
+        self._forget(request)
+        return self._deliver(request, TokenEvent(request.request_id, (), (), (), "error", message))
+
+    def _forget(self, request: Request) -> None:
+        self.scheduler.remove(request)
+        self._requests.pop(request.request_id, None)
+        if request.request_id in self._followed:
+            self._followed.remove(request.request_id)
+            self.drafters.end(request.request_id)
+        self.policy.forget(request.request_id)
+
+    # -- text ----------------------------------------------------------------------------------------------------------
+
+    def stream(self, requests: Sequence[Request]) -> Iterator[TextEvent]:
+        """Run steps and give the text of the requests as it becomes final, a chunk for each of their steps.
+
+        A consumer that leaves early frees the slots: whatever of the requests is unfinished is aborted.
+        """
+        for request in requests:
+            self._mail[request.request_id] = deque()
+        try:
+            while any(self._is_open(request) for request in requests):
+                if not any(self._mail[request.request_id] for request in requests):
+                    self.step()
+                for request in requests:
+                    while self._mail[request.request_id]:
+                        yield self._mail[request.request_id].popleft()
+        finally:
+            for request in requests:
+                self.abort(request)
+
+    def _is_open(self, request: Request) -> bool:
+        return request.request_id in self._requests or bool(self._mail[request.request_id])
+
+    def _deliver(self, request: Request, event: TokenEvent) -> TokenEvent:
+        if request.request_id in self._mail:
+            self._mail[request.request_id].append(TextEvent(request, request.text.take(), event))
+        return event

@@ -1,0 +1,191 @@
+"""Which rows of a pass attend to which keys, planned once a pass and run in every layer.
+
+This module knows rows, slots and trees; it knows no weights. A plan cuts the rows of each segment into runs, and each run
+is one call of PyTorch's attention: all heads of a group and all rows of the run as queries, whole key blocks as keys, a mask
+that says what each row sees.
+
+Invariant, in the width-invariant mode: a row reads exactly the key blocks that hold its own position, and its keys stand
+in the order of its own path, whatever shares the pass. A segment that crosses a block's edge gives one run a block; the
+paths of a tree are gathered side by side. Otherwise a segment is one run over the slot's rows as they lie.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812  (the usual name)
+from numpy.typing import NDArray
+
+from outrider.cache.kv import KEY_BLOCK, KVCache
+from outrider.core.tree import ancestor_mask, is_chain, path
+from outrider.models.base import Segment
+
+__all__ = ["AttentionPlan"]
+
+_MAX_GATHERED = 1 << 14  # keys that the paths of one run may copy, so that a large tree stays small in memory
+_QUERY_MULTIPLE = 8  # float32 products sum differently for a few query rows only
+
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One call of attention.
+
+    Attributes:
+        slot: whose keys are read.
+        num_keys: rows of the slot that are read, whole key blocks.
+        rows: rows of the pass that attend: a range, or [B, m] indices where a batch of paths is read.
+        mask: [B, 1, m * G (padded), num_keys] added to the scores.
+        keys: [B * num_keys] rows of the slot in path order; None to read them as they lie.
+    """
+
+    slot: int
+    num_keys: int
+    rows: slice | torch.Tensor
+    mask: torch.Tensor
+    keys: torch.Tensor | None = None
+
+
+class AttentionPlan:
+    """The runs of one pass.
+
+    Args:
+        segments: the slots of the pass.
+        num_rows: rows of the pass, padding included; padding rows get zeros.
+        group: query heads that share a key-value head.
+        dtype: type of queries, keys and values.
+        device: where they live.
+        invariant: whether a row's result may not depend on the pass.
+    """
+
+    def __init__(
+        self,
+        segments: Sequence[Segment],
+        num_rows: int,
+        *,
+        group: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        invariant: bool,
+    ) -> None:
+        self._segments, self._num_rows, self._group = segments, num_rows, group
+        self._dtype, self._device = dtype, device
+        self._runs = [run for segment in segments for run in self._plan(segment, invariant)]
+        # one run over rows without padding needs no buffer to put its result in
+        self._whole = len(self._runs) == 1 and self._runs[0].rows == slice(0, num_rows)
+
+    def write(self, layer: int, keys_values: torch.Tensor, cache: KVCache) -> None:
+        """Store the rows of all segments: keys_values is [2, kv heads, P, head dim]."""
+        for segment in self._segments:
+            rows = keys_values[:, :, segment.start : segment.start + segment.num_rows]
+            cache.write(layer, segment.slot, segment.num_cached, rows)
+
+    def attend(self, layer: int, queries: torch.Tensor, cache: KVCache) -> torch.Tensor:
+        """[P, Hk, G, d] queries -> [P, Hk * G * d] what each row reads, heads side by side."""
+        if self._whole:
+            return self._attend_run(layer, self._runs[0], queries, cache).flatten(1)
+        result = queries.new_zeros(queries.shape)
+        for run in self._runs:
+            result[run.rows] = self._attend_run(layer, run, queries[run.rows], cache)
+        return result.flatten(1)
+
+    def _attend_run(self, layer: int, run: _Run, queries: torch.Tensor, cache: KVCache) -> torch.Tensor:
+        """[m, Hk, G, d] or [B, m, Hk, G, d] queries -> the same shape."""
+        read = cache.read(layer, run.slot, run.num_keys)
+        if run.keys is None:
+            keys, values = read.unsqueeze(1)  # [1, Hk, T, d] each
+        else:
+            gathered = read.index_select(2, run.keys).unflatten(2, (-1, run.num_keys))
+            keys, values = gathered.transpose(1, 2)  # [B, Hk, T, d] each
+        by_head = queries.unflatten(0, (keys.shape[0], -1)) if queries.dim() == 4 else queries
+        by_head = by_head.transpose(1, 2).flatten(2, 3)  # [B, Hk, m * G, d]
+        num_queries = by_head.shape[2]
+        if run.mask.shape[2] > num_queries:
+            by_head = F.pad(by_head, (0, 0, 0, run.mask.shape[2] - num_queries))
+        read_rows = F.scaled_dot_product_attention(by_head, keys, values, attn_mask=run.mask)[:, :, :num_queries]
+        return read_rows.unflatten(2, (-1, self._group)).transpose(1, 2).reshape(queries.shape)
+
+    def _plan(self, segment: Segment, invariant: bool) -> Iterator[_Run]:
+        parents = None if segment.parents is None or is_chain(segment.parents) else segment.parents
+        num_nodes = 0 if parents is None else len(parents)
+        num_chain = segment.num_rows - num_nodes
+        if not invariant:
+            yield self._whole_run(segment, parents)
+            return
+        yield from self._chain_runs(segment, num_chain)
+        if parents is not None:
+            yield from self._path_runs(segment, num_chain, parents)
+
+    def _whole_run(self, segment: Segment, parents: NDArray[np.int64] | None) -> _Run:
+        """All rows of a segment at once, keys as they lie in the slot."""
+        num_keys = _whole_blocks(segment.num_cached + segment.num_rows)
+        sees = _causal(segment.num_cached, segment.num_rows, num_keys)
+        if parents is not None:
+            first = segment.num_rows - len(parents)
+            behind = segment.num_cached + first
+            sees[first:, behind : behind + len(parents)] = ancestor_mask(parents)
+        rows = slice(segment.start, segment.start + segment.num_rows)
+        return _Run(segment.slot, num_keys, rows, self._mask(sees[None]))
+
+    def _chain_runs(self, segment: Segment, num_rows: int) -> Iterator[_Run]:
+        """The rows that follow each other, cut where their positions cross a key block's edge."""
+        first, end = segment.num_cached, segment.num_cached + num_rows
+        while first < end:
+            num_keys = _whole_blocks(first + 1)
+            last = min(end, num_keys)
+            start = segment.start + first - segment.num_cached
+            mask = self._mask(_causal(first, last - first, num_keys)[None])
+            yield _Run(segment.slot, num_keys, slice(start, start + last - first), mask)
+            first = last
+
+    def _path_runs(self, segment: Segment, num_chain: int, parents: NDArray[np.int64]) -> Iterator[_Run]:
+        """The nodes of a tree, each with the keys of its own path in chain order; as many paths a run as fit."""
+        base = segment.num_cached + num_chain
+        for depth_block, nodes in _nodes_by_block(parents, base).items():
+            num_keys = (depth_block + 1) * KEY_BLOCK
+            step = max(1, _MAX_GATHERED // num_keys)
+            for first in range(0, len(nodes), step):
+                part = nodes[first : first + step]
+                yield self._path_run(segment, base, num_keys, [path(parents, node) for node in part])
+
+    def _path_run(self, segment: Segment, base: int, num_keys: int, paths: list[tuple[int, ...]]) -> _Run:
+        keys = np.tile(np.arange(num_keys), (len(paths), 1))
+        for row, nodes in enumerate(paths):
+            keys[row, base : base + len(nodes)] = base + np.asarray(nodes)
+        seen = np.asarray([base + len(nodes) for nodes in paths])
+        sees = np.arange(num_keys) < seen[:, None]  # [B, T]
+        rows = segment.start + base - segment.num_cached + np.asarray([[nodes[-1]] for nodes in paths])
+        return _Run(
+            segment.slot,
+            num_keys,
+            torch.from_numpy(rows).to(self._device),
+            self._mask(sees[:, None]),
+            torch.from_numpy(keys.reshape(-1)).to(self._device),
+        )
+
+    def _mask(self, sees: Mask) -> torch.Tensor:
+        """[B, m, T] what each row sees -> [B, 1, m * G (padded), T] numbers added to the scores."""
+        hidden = torch.from_numpy(~sees).to(self._device).repeat_interleave(self._group, 1)
+        padding = -hidden.shape[1] % _QUERY_MULTIPLE if self._dtype == torch.float32 else 0
+        hidden = F.pad(hidden, (0, 0, 0, padding))  # a padded query sees everything, so that no row is empty
+        mask = torch.zeros(hidden.shape, dtype=self._dtype, device=self._device)
+        return mask.masked_fill_(hidden, float("-inf")).unsqueeze(1)
+
+
+def _nodes_by_block(parents: NDArray[np.int64], base: int) -> dict[int, list[int]]:
+    """Key block of a node's own position -> its nodes."""
+    blocks: dict[int, list[int]] = {}
+    for node in range(len(parents)):
+        blocks.setdefault((base + len(path(parents, node)) - 1) // KEY_BLOCK, []).append(node)
+    return blocks
+
+
+def _whole_blocks(num_rows: int) -> int:
+    return -(-num_rows // KEY_BLOCK) * KEY_BLOCK
+
+
+def _causal(first: int, num_rows: int, num_keys: int) -> Mask:
+    """[num_rows, num_keys] row i stands at `first + i` and sees what stands there and before."""
+    return np.arange(num_keys) <= np.arange(first, first + num_rows)[:, None]

@@ -1,0 +1,191 @@
+"""One config-driven decoder for the Llama family: Llama, SmolLM2, Qwen2, Qwen2.5, Qwen3 and Mistral.
+
+It runs flat, ragged passes over packed weights and a slot cache. It knows neither requests nor sampling nor file formats.
+Invariant: weights are fetched one tensor at a time and packed at once; in the width-invariant mode a row's logits depend
+on its own path only, not on what shares the pass.
+"""
+
+import time
+from collections.abc import Sequence
+
+import torch
+
+from outrider.cache.base import Cache
+from outrider.cache.kv import KVCache
+from outrider.models.attention import AttentionPlan
+from outrider.models.base import ForwardInputs, ForwardOutputs
+from outrider.models.config import ModelConfig, TensorSource
+from outrider.models.layers import Layer, RMSNorm
+from outrider.models.linear import MIN_ROWS, ROW_GROUP, Linear, can_pack, default_dtype, keeps_bits
+from outrider.models.rope import RotationTable
+from outrider.models.weights import WeightReader
+
+__all__ = ["Decoder"]
+
+
+class Decoder:
+    """A decoder of the Llama family; implements `models.base.Target`.
+
+    Args:
+        config: numbers of the model.
+        source: its tensors.
+        dtype: type of weights, keys and values; None for the device's default.
+        device: where to run.
+        invariant: whether a row's logits may not depend on what shares the pass; None for the default of the device
+            and dtype (on where the products are packed).
+        packed: whether to pack the matrices; None for wherever that works.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        source: TensorSource,
+        *,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str = "cpu",
+        invariant: bool | None = None,
+        packed: bool | None = None,
+    ) -> None:
+        self.config, self._source = config, source
+        self.device = torch.device(device)
+        self.dtype = default_dtype(self.device) if dtype is None else dtype
+        self.packed = self.device.type == "cpu" and can_pack(self.dtype) if packed is None else packed
+        self.invariant = self.packed if invariant is None else invariant
+        any_size = self.packed and self.dtype == torch.float32  # packed float32 sums in one order at every size
+        row_group = ROW_GROUP if self.invariant and not any_size else None
+        reader = WeightReader(config, source, dtype=self.dtype, device=self.device, packed=self.packed, row_group=row_group)
+        with torch.inference_mode():
+            self._layers = [reader.layer(index) for index in range(config.num_layers)]
+            self._norm = reader.norm("model.norm.weight")
+            self._head = reader.head()
+        self._rotations = RotationTable(config.rope, config.head_dim, self.device)
+
+    @property
+    def vocab_size(self) -> int:
+        """Width of a logits row."""
+        return self.config.vocab_size
+
+    @property
+    def context_length(self) -> int:
+        """Largest number of positions."""
+        return self.config.context_length
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of all matrices as stored, each once."""
+        return sum(layer.nbytes for layer in self._layers) + sum(part.nbytes for part in self._head)
+
+    def make_cache(self, max_tokens: int | None = None) -> KVCache:
+        """Give an empty cache for this model.
+
+        Args:
+            max_tokens: rows over all slots that the cache may hold; None for no bound but memory.
+        """
+        config = self.config
+        shape = (config.num_layers, config.num_kv_heads, config.head_dim)
+        return KVCache(*shape, max_tokens=max_tokens, dtype=self.dtype, device=self.device)
+
+    def proves_invariance(self) -> bool:
+        """Whether every kind of product keeps a row's bits at every width here; a trial of some milliseconds."""
+        layer = self._layers[0]
+        sizes = {"hidden": self.config.hidden_size, "heads": self.config.num_heads * self.config.head_dim}
+        trials: list[tuple[Linear, int]] = [
+            (layer.qkv, sizes["hidden"]),
+            (layer.output, sizes["heads"]),
+            (layer.up, sizes["hidden"]),
+            (layer.down, self.config.intermediate_size),
+            (self._head[-1], sizes["hidden"]),
+        ]
+        with torch.inference_mode():
+            return self.invariant and all(keeps_bits(linear, size, self.dtype) for linear, size in trials)
+
+    def forward(self, inputs: ForwardInputs, cache: Cache) -> ForwardOutputs:
+        """Run one pass; writes the keys and values of all rows to the cache.
+
+        Raises:
+            CacheFullError: the rows of a segment were not reserved.
+            ValueError: the inputs contradict each other or the cache.
+        """
+        started = time.perf_counter()
+        if not isinstance(cache, KVCache):
+            raise ValueError(f"a decoder needs a cache of its own make_cache, got {type(cache).__name__}")
+        self._check(inputs, cache)
+        with torch.inference_mode():
+            hidden = self._run(inputs, cache)
+            logits = self._logits(hidden.pop(-1), inputs)
+        taps = {layer: stream.clone() for layer, stream in hidden.items()}  # clones, so that heads can be trained on them
+        if self.device.type != "cpu":
+            torch.cuda.synchronize(self.device)
+        return ForwardOutputs(logits=logits, hidden=taps, seconds=time.perf_counter() - started)
+
+    def _run(self, inputs: ForwardInputs, cache: KVCache) -> dict[int, torch.Tensor]:
+        """Layer number -> [N, D] the streams that were asked for; -1 the last."""
+        num_rows = len(inputs.token_ids)
+        stream = self._embed(inputs)  # [P, D]
+        rotations = self._rotations.rows(self._padded(inputs.positions, stream.shape[0]), int(inputs.positions.max()))
+        plan = AttentionPlan(
+            inputs.segments,
+            stream.shape[0],
+            group=self.config.num_heads // self.config.num_kv_heads,
+            dtype=self.dtype,
+            device=self.device,
+            invariant=self.invariant,
+        )
+        hidden = {0: stream[:num_rows].clone()} if 0 in inputs.hidden_layers else {}
+        for layer in self._layers[: inputs.stop_after]:
+            layer.forward(stream, rotations, plan, cache)
+            if layer.index + 1 in inputs.hidden_layers:
+                hidden[layer.index + 1] = stream[:num_rows].clone()
+        for segment in inputs.segments:
+            cache.extend(segment.slot, segment.num_cached + segment.num_rows)
+        hidden[-1] = stream
+        return hidden
+
+    def _embed(self, inputs: ForwardInputs) -> torch.Tensor:
+        """[P, D] float32 embeddings of the tokens, with the padding rows that invariant products need."""
+        ids = self._padded(inputs.token_ids, self._num_padded(len(inputs.token_ids)), "cpu")
+        return self._source.rows("model.embed_tokens.weight", ids).to(self.device, torch.float32, copy=True)
+
+    def _logits(self, stream: torch.Tensor, inputs: ForwardInputs) -> torch.Tensor:
+        """[M, V] float32."""
+        num_wanted = len(inputs.logits_rows)
+        logits = torch.empty(num_wanted, self.config.vocab_size, device=self.device)
+        if num_wanted == 0:
+            return logits
+        wanted = self._padded(inputs.logits_rows, self._num_padded(num_wanted))
+        rows = self._norm(stream.index_select(0, wanted))
+        first = 0
+        for part in self._head:
+            scores = part(rows)[:num_wanted]
+            logits[:, first : first + scores.shape[1]] = scores
+            first += scores.shape[1]
+        return logits
+
+    def _num_padded(self, num_rows: int) -> int:
+        """Rows with padding: no group of rows may be a single row."""
+        if not self.invariant:
+            return num_rows
+        if not self.packed:  # the dense product of a group depends on its size
+            return -(-num_rows // ROW_GROUP) * ROW_GROUP
+        return num_rows + 1 if num_rows % ROW_GROUP < MIN_ROWS and num_rows % ROW_GROUP else num_rows
+
+    def _padded(self, values: "Sequence[int]", num_rows: int, device: torch.device | str | None = None) -> torch.Tensor:
+        """[num_rows] the values, then zeros."""
+        padded = torch.zeros(num_rows, dtype=torch.int64)
+        padded[: len(values)] = torch.as_tensor(values)
+        return padded.to(self.device if device is None else device)
+
+    def _check(self, inputs: ForwardInputs, cache: KVCache) -> None:
+        if inputs.stop_after is not None and len(inputs.logits_rows):
+            raise ValueError("a pass that stops early has no logits; ask for hidden layers")
+        next_row = 0
+        for segment in inputs.segments:
+            if segment.start != next_row or segment.num_rows < 1:
+                raise ValueError(f"segments must cover the rows in order: row {next_row} is missing")
+            if segment.num_cached != cache.length(segment.slot):
+                held = cache.length(segment.slot)
+                raise ValueError(f"slot {segment.slot} holds {held} rows, the segment expects {segment.num_cached}")
+            next_row += segment.num_rows
+            cache.check_reserved(segment.slot, segment.num_cached + segment.num_rows)
+        if next_row != len(inputs.token_ids) or next_row != len(inputs.positions):
+            raise ValueError(f"segments cover {next_row} rows of {len(inputs.token_ids)}")

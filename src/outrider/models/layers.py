@@ -1,0 +1,101 @@
+"""One layer of the decoder and its parts: norms, attention projections, MLP.
+
+This module knows weights and rows; which row sees which keys stands in an `AttentionPlan`. Invariant: the residual stream
+is float32 whatever the dtype of the products, and every operation treats rows alike and apart.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from outrider.cache.kv import KVCache
+from outrider.models.attention import AttentionPlan
+from outrider.models.linear import Linear
+from outrider.models.rope import rotate
+
+__all__ = ["Layer", "RMSNorm"]
+
+
+class RMSNorm:
+    """Root-mean-square norm over the last dimension, in float32.
+
+    Args:
+        weight: [D] the gain.
+        eps: added to the mean square.
+        dtype: type of the result.
+
+    Source: Zhang and Sennrich 2019, "Root Mean Square Layer Normalization", arXiv:1910.07467.
+    """
+
+    def __init__(self, weight: torch.Tensor, eps: float, dtype: torch.dtype) -> None:
+        self._weight, self._dtype = weight.float(), dtype
+        self._eps = torch.tensor(eps, device=weight.device)
+        self._share = 1 / weight.shape[0]
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        """[..., D] float32 -> [..., D] normed rows."""
+        # spelled out: a quarter faster on CPUs than F.rms_norm, which is made of more calls
+        square = torch.linalg.vecdot(rows, rows).unsqueeze(-1)
+        scale = torch.add(self._eps, square, alpha=self._share).rsqrt_()
+        return (rows * scale).mul_(self._weight).to(self._dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A decoder layer: attention, then MLP, each added to the residual stream.
+
+    Attributes:
+        index: number of the layer, from 0.
+        num_heads, num_kv_heads, head_dim: heads of the attention.
+        attention_norm, mlp_norm: norms before the two halves.
+        qkv: q, k and v of all heads as one product; q and k interleaved for the rotation.
+        output: product behind the attention.
+        gate, up, down: products of the MLP.
+        query_norm, key_norm: norms over each head, where the family has them.
+    """
+
+    index: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    attention_norm: RMSNorm
+    mlp_norm: RMSNorm
+    qkv: Linear
+    output: Linear
+    gate: Linear
+    up: Linear
+    down: Linear
+    query_norm: RMSNorm | None = None
+    key_norm: RMSNorm | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the five matrices."""
+        return sum(linear.nbytes for linear in (self.qkv, self.output, self.gate, self.up, self.down))
+
+    def forward(self, stream: torch.Tensor, rotations: torch.Tensor, plan: AttentionPlan, cache: KVCache) -> None:
+        """Add this layer's two halves to the residual stream, in place.
+
+        Args:
+            stream: [P, D] float32 residual stream; rows behind the plan's are padding.
+            rotations: [P, 1, d/2] complex rotations of the rows' positions.
+            plan: who attends to what.
+            cache: takes the rows' keys and values.
+        """
+        stream.add_(self.output(self._attend(self.attention_norm(stream), rotations, plan, cache)))
+        normed = self.mlp_norm(stream)
+        stream.add_(self.down(self.up.times(normed, self.gate.silu(normed))))
+
+    def _attend(
+        self, normed: torch.Tensor, rotations: torch.Tensor, plan: AttentionPlan, cache: KVCache
+    ) -> torch.Tensor:
+        num_turned = self.num_heads + self.num_kv_heads
+        heads = self.qkv(normed).view(normed.shape[0], -1, self.head_dim)  # [P, Hq + 2 Hk, d]
+        if self.query_norm is not None and self.key_norm is not None:
+            heads[:, : self.num_heads] = self.query_norm(heads[:, : self.num_heads].float())
+            heads[:, self.num_heads : num_turned] = self.key_norm(heads[:, self.num_heads : num_turned].float())
+        rotate(heads[:, :num_turned], rotations)
+        keys_values = heads[:, self.num_heads :].unflatten(1, (2, self.num_kv_heads)).permute(1, 2, 0, 3)  # [2, Hk, P, d]
+        plan.write(self.index, keys_values, cache)
+        queries = heads[:, : self.num_heads].unflatten(1, (self.num_kv_heads, -1))  # [P, Hk, G, d]
+        return plan.attend(self.index, queries, cache)

@@ -1,0 +1,104 @@
+"""A tokenizer from a folder in the Hugging Face layout.
+
+This module knows `tokenizer.json`, `tokenizer_config.json` and where chat templates may stand. It avoids importing transformers,
+which takes a second, wherever `tokenizer.json` is there. Invariant: ids are those that transformers would give.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from outrider.errors import DamagedModelError
+from outrider.models.tokenizer.chat import ChatTemplate
+from outrider.models.tokenizer.tokenizer import SpecialTokens, Tokenizer
+
+if TYPE_CHECKING:
+    import tokenizers
+
+__all__ = ["tokenizer_from_folder"]
+
+_ROLES = ("bos", "eos", "pad", "unk")
+
+
+def tokenizer_from_folder(folder: Path) -> Tokenizer:
+    """Build the tokenizer of a model folder.
+
+    Raises:
+        DamagedModelError: there is no tokenizer, or it cannot be read.
+    """
+    config = _json(folder / "special_tokens_map.json") | _json(folder / "tokenizer_config.json")
+    backend = _backend(folder)
+    texts = {role: _text(config.get(f"{role}_token")) for role in _ROLES}
+    ids = {role: backend.token_to_id(text) for role, text in texts.items() if text is not None}
+    sources = _templates(folder, config)
+    variables = {f"{role}_token": text for role, text in texts.items() if text is not None}
+    return Tokenizer(
+        backend,
+        SpecialTokens(**ids),
+        add_bos=config.get("add_bos_token"),
+        chat_template=ChatTemplate(sources, variables) if sources else None,
+    )
+
+
+def _backend(folder: Path) -> "tokenizers.Tokenizer":
+    """The `tokenizers` object: read as it is, or converted by transformers from older files."""
+    from tokenizers import Tokenizer as Backend
+
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        return _converted(folder)
+    try:
+        backend = Backend.from_file(str(path))
+    except Exception as error:  # the library raises the bare class
+        raise DamagedModelError(f"The file {path} cannot be read ({error}); fetch the file again.") from error
+    backend.no_truncation()
+    backend.no_padding()
+    return backend
+
+
+def _converted(folder: Path) -> "tokenizers.Tokenizer":
+    """Let transformers build a fast tokenizer from a SentencePiece model or from vocabulary and merges."""
+    from transformers import AutoTokenizer
+
+    try:
+        backend: tokenizers.Tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True).backend_tokenizer
+    except Exception as error:
+        detail = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise DamagedModelError(
+            f"The folder {folder} has no usable tokenizer ({detail}); fetch its tokenizer.json."
+        ) from error
+    return backend
+
+
+def _templates(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
+    """Chat templates by name; a file of its own goes before the configuration."""
+    path = folder / "chat_template.jinja"
+    if path.is_file():
+        return {"default": path.read_text(encoding="utf-8")}
+    template = config.get("chat_template") or _json(folder / "chat_template.json").get("chat_template")
+    if isinstance(template, str):
+        return {"default": template}
+    if not template:
+        return {}
+    named = {entry["name"]: entry["template"] for entry in template}
+    named.setdefault("default", next(iter(named.values())))
+    return named
+
+
+def _text(token: Any) -> str | None:
+    """The spelling of a special token, which may be given with options around it."""
+    if isinstance(token, dict):
+        token = token.get("content")
+    return token if isinstance(token, str) else None
+
+
+def _json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; empty where there is none."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise DamagedModelError(f"The file {path} is no valid JSON ({error}); fetch the file again.") from error
+    return values if isinstance(values, dict) else {}

@@ -1,0 +1,76 @@
+"""The rule of thumb: draft more while drafts are right, less when one was wrong.
+
+It counts tokens; it knows neither costs nor confidences. Invariant: a request's length follows from that request's own
+outcomes alone and is forgotten with it, so no request starts with what another one left behind (a defect of shared
+heuristics: huggingface/transformers#28759).
+
+Source: assisted generation (J. Gante, 2023), +2 after a fully right draft and -1 otherwise.
+"""
+
+from collections.abc import Sequence
+
+from outrider.core.types import IntArray, Outcome, Plan
+from outrider.errors import InvalidRequestError
+from outrider.policies.base import RequestView, Shape
+from outrider.policies.fixed import admit_all, chain_plan
+
+__all__ = ["Heuristic"]
+
+_RISE = 2
+_FALL = 1
+
+
+class Heuristic:
+    """Lengthens by 2 when all drafted tokens were accepted and shortens by 1 otherwise.
+
+    Args:
+        start: draft tokens of a request's first step.
+        maximum: draft tokens a step at most.
+        drafters: names in order of preference; None for all, in the engine's order.
+
+    Raises:
+        InvalidRequestError: not 1 <= start <= maximum.
+    """
+
+    def __init__(self, start: int = 4, maximum: int = 16, drafters: Sequence[str] | None = None) -> None:
+        """Check the lengths; no request is known yet."""
+        if not 1 <= start <= maximum:
+            raise InvalidRequestError(
+                f"policy heuristic has start={start!r} and max={maximum!r}; give 1 <= start <= max."
+            )
+        self._start = start
+        self._maximum = maximum
+        self._drafters = None if drafters is None else tuple(drafters)
+        self._lengths: dict[str, int] = {}
+
+    @property
+    def num_requests(self) -> int:
+        """Requests whose length has changed and that have not ended."""
+        return len(self._lengths)
+
+    def length(self, request_id: str) -> int:
+        """Draft tokens that the request's next step would have without other limits."""
+        return self._lengths.get(request_id, self._start)
+
+    def choose(self, views: Sequence[RequestView]) -> list[Plan]:
+        """One chain a request, as long as its own history suggests."""
+        return [chain_plan(view, self.length(view.request_id), self._drafters) for view in views]
+
+    def admit(self, shapes: Sequence[Shape], views: Sequence[RequestView]) -> list[IntArray]:  # noqa: ARG002 - the protocol's
+        """Everything is verified."""
+        return admit_all(shapes)
+
+    def update(self, outcome: Outcome) -> None:
+        """Move the request's length; steps that drafted nothing say nothing."""
+        if outcome.kept.finish_reason is not None:
+            self.forget(outcome.request_id)
+            return
+        if len(outcome.parents) == 0:
+            return
+        length = self.length(outcome.request_id)
+        moved = length - _FALL if outcome.num_rejected else length + _RISE
+        self._lengths[outcome.request_id] = max(1, min(moved, self._maximum))
+
+    def forget(self, request_id: str) -> None:
+        """Drop a request's length."""
+        self._lengths.pop(request_id, None)
