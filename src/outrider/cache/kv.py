@@ -1,8 +1,8 @@
 """Keys and values as tensors, one tensor a slot.
 
 It knows layers, heads and rows; it does not know tokens, positions or masks. Invariant: a slot's tensor has the shape
-[layers, 2, kv heads, capacity, head dim] with a capacity that is a multiple of `KEY_BLOCK`, rows that were never written
-are finite, and no row at or behind `length` is ever read unmasked. Attention may therefore read whole key blocks.
+[layers, 2, kv heads, capacity, head dim] with a capacity that is a multiple of `KEY_BLOCK`, and rows that were never
+written are finite. Attention may therefore read whole key blocks under a mask.
 """
 
 from collections.abc import Sequence
@@ -103,7 +103,7 @@ class KVCache:
         self._layers[slot][layer][:, :, start : start + keys_values.shape[2]].copy_(keys_values)
 
     def read(self, layer: int, slot: int, num_keys: int) -> torch.Tensor:
-        """[2, kv heads, num_keys, head dim] the first rows of one layer, a view; what lies behind `length` is padding."""
+        """[2, kv heads, num_keys, head dim] a view of the first rows of a layer; padding behind `length`."""
         return self._layers[slot][layer][:, :, :num_keys]
 
     def truncate(self, slot: int, length: int) -> None:

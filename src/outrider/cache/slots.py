@@ -4,6 +4,8 @@ The book-keeping that every cache shares. It knows no tensor and no token. Invar
 `length <= reserved` rows, `reserved` is a whole number of blocks, and the blocks of all slots fit the budget.
 """
 
+from itertools import pairwise
+
 from outrider.errors import CacheFullError
 
 __all__ = ["BLOCK_ROWS", "Slots", "check_nodes"]
@@ -139,7 +141,7 @@ def check_nodes(nodes: list[int], num_rows: int) -> None:
     Raises:
         ValueError: they are not.
     """
-    if any(later <= earlier for earlier, later in zip(nodes, nodes[1:], strict=False)):
+    if any(later <= earlier for earlier, later in pairwise(nodes)):
         raise ValueError(f"nodes to keep must ascend, got {nodes}")
     if nodes and not (nodes[0] >= 0 and nodes[-1] < num_rows):
         raise ValueError(f"nodes to keep must be within the {num_rows} rows behind the kept length, got {nodes}")

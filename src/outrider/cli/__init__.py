@@ -4,26 +4,25 @@ This package turns words into calls and results into lines. Invariants: `--help`
 mistake ends in one sentence on standard error and a non-zero exit, never in a traceback.
 """
 
+import os
 import sys
 
 from outrider.cli.app import app
-from outrider.cli.console import fail
-from outrider.errors import OutriderError
+from outrider.cli.console import keep_quiet
 
 __all__ = ["main"]
-
-_INTERRUPTED = 130
 
 
 def main() -> None:
     """Run the command line; the entry point of the `outrider` command."""
-    try:
-        app()
-    except OutriderError as error:
-        sys.exit(fail(str(error)))
-    except KeyboardInterrupt:
-        fail("interrupted; nothing was left half-written.")
-        sys.exit(_INTERRUPTED)
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output left; there is nobody to tell
-        sys.exit(1)
+    _open_streams()
+    keep_quiet()
+    app(prog_name="outrider")
+
+
+def _open_streams() -> None:
+    """Make both output streams take any text, also closed ones and those of terminals that lack a sign."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))
+        getattr(sys, name).reconfigure(errors="replace")

@@ -1,16 +1,17 @@
 """The `outrider` command and its subcommands."""
 
-from importlib.metadata import version
 from typing import Annotated
 
 import typer
 
 from outrider.cli import generate, models, profile
+from outrider.cli.reporting import ReportingGroup
 
 __all__ = ["app"]
 
 app = typer.Typer(
     name="outrider",
+    cls=ReportingGroup,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -24,6 +25,8 @@ app.add_typer(models.app, name="models")
 
 def _show_version(wanted: bool) -> None:
     if wanted:
+        from importlib.metadata import version
+
         typer.echo(f"outrider {version('outrider')}")
         raise typer.Exit
 
@@ -31,7 +34,8 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def _root(
     show_version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and leave.")
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, metavar="", help="Print the version."),
     ] = False,
 ) -> None:
     """Options of the command itself."""

@@ -1,9 +1,14 @@
-"""The same prompt with and without speculation, taking turns in one process."""
+"""The same prompt with and without speculation, taking turns in one process.
+
+This module knows runs and their times. Invariant: both kinds have the same seed, prompt and engine, run equally often
+and stand equally early on average, so that a machine that slows down slows both.
+"""
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
+from outrider.cli.console import progress_bar
 from outrider.core.params import SamplingParams, Speculation
 from outrider.engine.engine import Engine
 from outrider.engine.generate import Generation, collect
@@ -18,7 +23,8 @@ class Comparison:
     """Paired runs of one prompt at one seed.
 
     Attributes:
-        plain_seconds, speculative_seconds: decode seconds a token, median over the runs.
+        plain_seconds, speculative_seconds: decode seconds a token, median over the runs; 0 where all tokens came in
+            one pass.
         is_equal: whether all runs gave the same tokens.
         first_difference: output position at which they differ; None where they do not.
         rounds: runs of each kind.
@@ -31,9 +37,15 @@ class Comparison:
     rounds: int
 
     @property
-    def speedup(self) -> float:
-        """Plain seconds a token over speculative seconds a token."""
-        return self.plain_seconds / self.speculative_seconds if self.speculative_seconds else 1.0
+    def speedup(self) -> float | None:
+        """Plain seconds a token over speculative seconds a token; None where there is nothing to compare."""
+        if not self.plain_seconds or not self.speculative_seconds:
+            return None
+        return self.plain_seconds / self.speculative_seconds
+
+    def as_dict(self) -> dict[str, object]:
+        """All of it, ready for JSON."""
+        return asdict(self) | {"speedup": self.speedup}
 
 
 def compare(engine: Engine, prompt: Sequence[int], params: SamplingParams, speculation: Speculation) -> Comparison:
@@ -47,10 +59,12 @@ def compare(engine: Engine, prompt: Sequence[int], params: SamplingParams, specu
     """
     plain: list[Generation] = []
     speculative: list[Generation] = []
-    for is_on in _ORDER:
-        asked = replace(speculation, off=not is_on)
-        result = collect(engine, engine.submit(prompt, params, asked))[0]
-        (speculative if is_on else plain).append(result)
+    with progress_bar("comparing", len(_ORDER)) as tick:
+        for is_on in _ORDER:
+            asked = replace(speculation, off=not is_on)
+            result = collect(engine, engine.submit(prompt, params, asked))[0]
+            (speculative if is_on else plain).append(result)
+            tick()
     texts = [result.tokens for result in plain + speculative]
     differing = [place for text in texts if (place := _first_difference(texts[0], text)) is not None]
     return Comparison(

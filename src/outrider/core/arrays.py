@@ -22,6 +22,7 @@ __all__ = [
     "replaced_rows",
     "rows_of",
     "segment_argmin",
+    "select",
     "signed64",
     "smallest",
     "support",
@@ -82,20 +83,26 @@ def replaced_rows(array: Array, rows: Sequence[int], values: Array) -> Array:
     return with_values(array, like(np.asarray(rows, dtype=np.int64), array), values)
 
 
-def support(law: Array) -> tuple[Array, Array]:
+def support(law: Array) -> tuple[Array, Array, Array]:
     """Where a law is positive.
 
     Args:
         law: [k, V] laws.
 
     Returns:
-        rows [m] and tokens [m], row by row and ascending in each.
+        rows [m], tokens [m] and probabilities [m], row by row and ascending in each.
     """
     xp = namespace(law)
-    width = law.shape[1]
-    (flat,) = xp.nonzero(xp.reshape(law, (-1,)) > 0)  # [m]
-    rows = flat // width
-    return rows, flat - rows * width
+    flat_law = xp.reshape(law, (-1,))
+    (flat,) = xp.nonzero(flat_law > 0)  # [m]
+    rows = flat // law.shape[1] if law.shape[0] > 1 else xp.zeros_like(flat)
+    return rows, flat - rows * law.shape[1], flat_law[flat]
+
+
+def select(values: Array, mask: Array) -> Array:
+    """[m] the values [n] where the mask [n] is true, in order; faster than indexing by the mask where few are."""
+    (places,) = namespace(mask).nonzero(mask)
+    return values[places]
 
 
 def topk_values(row: Array, count: int) -> Array:
@@ -131,6 +138,8 @@ def segment_argmin(values: Array, rows: Array, num_rows: int) -> Array:
         [num_rows] places in `values`; the first of equal values.
     """
     xp = namespace(values)
+    if num_rows == 1:
+        return xp.reshape(xp.argmin(values), (1,))
     where = device(values)
     starts = xp.searchsorted(rows, xp.arange(num_rows, dtype=rows.dtype, device=where))  # [num_rows]
     places = xp.arange(values.shape[0], dtype=rows.dtype, device=where) - starts[rows]
@@ -163,7 +172,9 @@ def signed64(number: int) -> int:
 
 def logical_shift(bits: Array, count: int) -> Array:
     """[...] int64 shifted right by 1 to 63 places with zeros from the left."""
-    return (bits >> count) & ((1 << (64 - count)) - 1)
+    shifted = bits >> count
+    shifted &= (1 << (64 - count)) - 1
+    return shifted
 
 
 _FIRST_FACTOR = signed64(0xBF58476D1CE4E5B9)
@@ -182,6 +193,9 @@ def mix64(bits: Array) -> Array:
     Source:
         The finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014), David Stafford's variant 13.
     """
-    bits = (bits ^ logical_shift(bits, 30)) * _FIRST_FACTOR
-    bits = (bits ^ logical_shift(bits, 27)) * _SECOND_FACTOR
-    return bits ^ logical_shift(bits, 31)
+    bits = bits ^ logical_shift(bits, 30)  # a new array, changed in place from here on
+    bits *= _FIRST_FACTOR
+    bits ^= logical_shift(bits, 27)
+    bits *= _SECOND_FACTOR
+    bits ^= logical_shift(bits, 31)
+    return bits

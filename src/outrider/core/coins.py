@@ -41,12 +41,14 @@ __all__ = [
     "BatchCoins",
     "Coins",
     "DraftCoins",
+    "Purpose",
     "Stream",
     "choice_seed",
     "exponentials",
     "fresh_seed",
     "race",
     "stream_states",
+    "uniforms_of",
 ]
 
 
@@ -90,7 +92,9 @@ class DraftCoins(Protocol):
         """[<= count] different tokens of the law [V], in draw order."""
 
 
-class _Purpose(enum.IntEnum):
+class Purpose(enum.IntEnum):
+    """The first word of a key after the seed: what the noise is for."""
+
     MATCH = 0
     DRAFT = 1
     ACCEPT = 2
@@ -99,7 +103,8 @@ class _Purpose(enum.IntEnum):
 
 
 _GAMMA = signed64(0x9E3779B97F4A7C15)
-_UNIT = 2.0**-53
+_MANY = 4096
+"""Racing tokens above which those that cannot win are left out first; the winners are the same."""
 
 
 def _words(values: Any) -> IntArray:
@@ -117,39 +122,30 @@ def stream_states(seeds: Any, *key: Any) -> IntArray:
         Each word moves the state along SplitMix64's sequence and scrambles it, so that neighbouring seeds, positions
         and nodes share nothing. The values are pinned by tests.
     """
-    state = mix64(_words(seeds) + _GAMMA)
+    state: IntArray = mix64(_words(seeds) + _GAMMA)
     for word in key:
         state = mix64(state + (_words(word) + 1) * _GAMMA)
     return state
 
 
-def _bits53(states: Any, counters: Any) -> Any:
-    """[m] float64 whole numbers from 0 to 2**53 - 1: number `counters` of the streams `states`."""
-    bits = logical_shift(mix64(states + (counters + 1) * _GAMMA), 11)
-    return namespace(bits).astype(bits, namespace(bits).float64)
+def uniforms_of(states: Any, counters: Any) -> Any:
+    """[m] float64 multiples of 2**-53 in [0, 1): number `counters` of the streams `states`."""
+    xp = namespace(states)
+    return xp.astype(logical_shift(mix64(states + (counters + 1) * _GAMMA), 11), xp.float64) * 2.0**-53
 
 
-def exponentials(states: Any, tokens: Any) -> Any:
-    """[m] float64 standard exponential noise of tokens.
-
-    Args:
-        states: [m] int64, the stream of each.
-        tokens: [m] int64, used as the counter in the stream.
-
-    Note:
-        -log1p(-u) with u in [2**-54, 1): never 0 and never infinite.
-    """
-    bits = _bits53(states, tokens)
-    xp = namespace(bits)
-    return -xp.log1p(-xp.where(bits > 0, bits, 0.5) * _UNIT)
+def exponentials(uniforms: Any) -> Any:
+    """[m] float64 standard exponential noise: -log1p(-u), with 2**-54 for u = 0, so never 0 and never infinite."""
+    xp = namespace(uniforms)
+    return -xp.log1p(-xp.where(uniforms > 0, uniforms, 2.0**-54))
 
 
 def race(law: Any, states: IntArray, count: int = 1) -> IntArray:
-    """Draw tokens by an exponential race: token x finishes after e(x) / p(x), the first ones win.
+    """Draw tokens by an exponential race: token x arrives at time e(x) / p(x), the first ones win.
 
     Args:
         law: [k, V] laws; rows need not sum to exactly 1.
-        states: [k] noise stream of each row.
+        states: [k] noise stream of each row; the token is the counter in it.
         count: how many tokens are wanted; more than one needs a single row.
 
     Returns:
@@ -164,16 +160,41 @@ def race(law: Any, states: IntArray, count: int = 1) -> IntArray:
         Efraimidis and Spirakis, 2006 (weighted sampling without replacement); Maddison, Tarlow, Minka, 2014,
         arXiv 1411.0030 (Gumbel argmax).
     """
-    law = host_view(law)
-    rows, tokens = support(law)
+    rows, tokens, probs = support(host_view(law))
     if len(tokens) == len(states):  # one token a row: no noise is needed
         return to_numpy(tokens)
-    xp = namespace(law)
-    noise = exponentials(like(states, tokens)[rows], tokens)
-    times = noise / xp.astype(law[rows, tokens], xp.float64)
-    if count > 1:
-        return to_numpy(tokens[smallest(times, count)])
-    return to_numpy(tokens[segment_argmin(times, rows, len(states))])
+    streams = like(states, tokens)
+    uniforms = uniforms_of(streams if len(states) == 1 else streams[rows], tokens)
+    probs = namespace(probs).astype(probs, uniforms.dtype)
+    if len(tokens) > _MANY:
+        (near,) = _contenders(uniforms / probs, probs, rows, len(states), count)
+        rows, tokens, probs, uniforms = rows[near], tokens[near], probs[near], uniforms[near]
+    times = exponentials(uniforms) / probs
+    return to_numpy(tokens[_first(times, rows, len(states), count)])
+
+
+def _first(times: Any, rows: Any, num_rows: int, count: int) -> Any:
+    """Places of the first arrivals: one a row, or `count` in the only row."""
+    return smallest(times, count) if count > 1 else segment_argmin(times, rows, num_rows)
+
+
+def _contenders(earliest: Any, probs: Any, rows: Any, num_rows: int, count: int) -> tuple[Any]:
+    """Places of the tokens that can still win, found without a logarithm for the others.
+
+    Args:
+        earliest: [m] u(x) / p(x): no token arrives before it, since -log(1 - u) is at least u.
+        probs: [m] p(x).
+        rows: [m] row of each.
+        num_rows: number of rows.
+        count: how many tokens a row may win.
+    """
+    xp = namespace(earliest)
+    leaders = _first(earliest, rows, num_rows, count)
+    times = exponentials(earliest[leaders] * probs[leaders]) / probs[leaders]
+    limits = times if count == 1 else xp.reshape(xp.max(times), (1,))  # [num_rows]
+    limits = limits * (1 + 1e-9)  # rounding may not exclude a winner
+    nearby: tuple[Any] = xp.nonzero(earliest <= (limits if num_rows == 1 else limits[rows]))
+    return nearby
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +211,7 @@ class Stream:
 
     def shared(self, law: Any, position: int, count: int) -> IntArray:
         """[<= count] tokens with the best scores under the very noise that MATCH uses at `position`, best first."""
-        return race(law[None, :], stream_states(self.seed, _Purpose.MATCH, position), count)
+        return race(law[None, :], stream_states(self.seed, Purpose.MATCH, position), count)
 
     def independent(self, law: Any, parent: int, child: int) -> int:
         """One token of the law [V], for child number `child` of node `parent`."""
@@ -201,7 +222,7 @@ class Stream:
         return race(law[None, :], self._draft_state(parent, 0), count)
 
     def _draft_state(self, parent: int, child: int) -> IntArray:
-        return stream_states(self.seed, _Purpose.DRAFT, self.round, parent, child)
+        return stream_states(self.seed, Purpose.DRAFT, self.round, parent, child)
 
 
 class BatchCoins:
@@ -218,24 +239,24 @@ class BatchCoins:
 
     def sample(self, law: Any, at: At) -> IntArray:
         """[k] tokens of laws [k, V], a function of (seed, position) only: the MATCH rule."""
-        return race(law, stream_states(self._seeds[at.request], _Purpose.MATCH, at.position))
+        return race(law, stream_states(self._seeds[at.request], Purpose.MATCH, at.position))
 
     def accept(self, prob: Any, at: At) -> Any:
         """[k] booleans: u < prob with u in [0, 1), so 0 is never and 1 always accepted; NaN never."""
-        states = like(self._states(_Purpose.ACCEPT, at), prob)
-        return _bits53(states, 0) * _UNIT < prob
+        states = like(self._states(Purpose.ACCEPT, at), prob)
+        return uniforms_of(states, 0) < prob
 
     def draw(self, law: Any, at: At) -> IntArray:
         """[k] tokens of laws [k, V], fresh in each round: bonus and residual tokens of the law-exact rules."""
-        return race(law, self._states(_Purpose.RESIDUAL, at))
+        return race(law, self._states(Purpose.RESIDUAL, at))
 
-    def _states(self, purpose: _Purpose, at: At) -> IntArray:
+    def _states(self, purpose: Purpose, at: At) -> IntArray:
         return stream_states(self._seeds[at.request], purpose, self._rounds[at.request], at.node)
 
 
 def choice_seed(seed: int, choice: int) -> int:
     """The seed of one of a request's `n` independent outputs; also of the only one, number 0."""
-    return int(stream_states(seed, _Purpose.CHOICE, choice)[0])
+    return int(stream_states(seed, Purpose.CHOICE, choice)[0])
 
 
 def fresh_seed() -> int:

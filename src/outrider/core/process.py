@@ -10,6 +10,7 @@ own logits and of the tokens on its own path, computed as its own row; a row who
 logit anywhere in it, or every token banned) is NaN in every entry, so that looking at one entry is enough.
 """
 
+import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 from array_api_compat import device
 
-from outrider.core.arrays import host_view, like, namespace, one_hot, topk_values, with_values
+from outrider.core.arrays import host_view, like, namespace, one_hot, select, topk_values, with_values
 from outrider.core.history import History, MaskState, PathState
 from outrider.core.params import SamplingParams
 from outrider.core.types import IntArray
@@ -25,8 +26,10 @@ from outrider.errors import InvalidRequestError
 
 __all__ = ["History", "MaskState", "PathState", "Processor"]
 
-_NUCLEUS_FLOORS = (1e-2, 1e-4, 1e-6, 0.0)
-"""Shares of the largest probability down to which top-p looks, one after the other, for the mass that it wants."""
+_FLOORS = (1e-4, 1e-7, 0.0)
+"""Shares of the largest probability down to which the cuts look, one after the other."""
+_FEW = 1024
+_SPLITS = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +90,7 @@ class Processor:
         for token in ids:
             if not 0 <= token < vocab_size:
                 raise InvalidRequestError(
-                    f"{name} names token {token}; give ids from 0 to {vocab_size - 1}, the vocabulary has {vocab_size} tokens."
+                    f"{name} names token {token}; give ids below {vocab_size}, the size of the vocabulary."
                 )
 
     def start(self, history: History, mask: MaskState | None = None) -> PathState:
@@ -137,8 +140,10 @@ class Processor:
             return xp.full((self.vocab_size,), float("nan"), dtype=row.dtype, device=device(row))
         if self.params.is_greedy:
             return one_hot(xp.reshape(best, (1,)), self.vocab_size, row.dtype)[0, :]
-        weights = xp.exp((adjusted - adjusted[best]) * (1.0 / self.params.temperature))  # [V], the largest is 1
-        return self._cut(weights)
+        with np.errstate(over="ignore"):  # far below the largest, -inf is as good
+            below = adjusted - adjusted[best]  # a new array
+            below *= 1.0 / self.params.temperature
+        return self._cut(xp.exp(below))
 
     def _adjust(self, row: Any, state: PathState) -> Any:
         """[V] logits after all that is added, multiplied or banned; the very row where there is nothing to do."""
@@ -172,34 +177,57 @@ class Processor:
 
     def _cut(self, weights: Any) -> Any:
         """[V] the law of weights [V] whose largest is 1, after top-k, top-p and min-p."""
-        params = self.params
+        params, xp = self.params, namespace(weights)
+        cut = params.min_p  # every cut keeps the weights from some value on, so the largest value decides
+        mass = xp.sum(weights)
         if 0 < params.top_k < self.vocab_size:
-            weights = _keep_from(weights, topk_values(weights, params.top_k)[-1])
-        cut = params.min_p  # min-p keeps what top-p kept and more than a share of 1: the larger cut decides
+            cut = max(cut, _top_k_cut(weights, params.top_k))
+            mass = xp.sum(select(weights, weights >= cut)) if params.top_p < 1.0 else mass
         if params.top_p < 1.0:
-            cut = max(cut, _nucleus_cut(weights, params.top_p))
-        if cut > 0.0:
-            weights = _keep_from(weights, cut)
-        return weights / namespace(weights).sum(weights)
+            cut = max(cut, _top_p_cut(weights, params.top_p * float(mass)))
+        if cut <= 0.0:
+            return weights / mass
+        (kept,) = xp.nonzero(weights >= cut)
+        values = weights[kept]
+        return with_values(xp.zeros_like(weights), kept, values / xp.sum(values))
 
 
-def _keep_from(weights: Any, cut: Any) -> Any:
-    return namespace(weights).where(weights >= cut, weights, 0.0)
+def _top_k_cut(weights: Any, top_k: int) -> float:
+    """The `top_k`-th largest weight; 0 where fewer are positive."""
+    for floor in _FLOORS:
+        large = select(weights, weights > floor)
+        if large.shape[0] >= top_k:
+            return float(topk_values(large, top_k)[-1])
+    return 0.0
 
 
-def _nucleus_cut(weights: Any, top_p: float) -> float:
-    """The smallest weight that top-p keeps: that of the token at which the mass of the largest reaches `top_p`.
+def _top_p_cut(weights: Any, wanted: float) -> float:
+    """The weight at which the mass of the largest weights reaches what is wanted.
+
+    Args:
+        weights: [V] weights whose largest is 1.
+        wanted: the mass to hold.
 
     Note:
-        Only weights above a floor are sorted; the floor falls until their mass suffices, which for the laws that models
-        give is at once. The floor cannot change the answer: the largest weights are the same above any floor.
+        Nothing is sorted until few weights are left: a floor splits the pool, and the part in which the mass is reached
+        is split again. Where the floors lie cannot change the answer.
     """
     xp = namespace(weights)
-    wanted = top_p * float(xp.sum(weights))
-    for floor in _NUCLEUS_FLOORS:
-        large = weights[weights > floor]
-        descending = xp.astype(xp.flip(xp.sort(large)), xp.float64)
-        mass = xp.cumulative_sum(descending)
-        if float(mass[-1]) >= wanted:
-            return float(descending[int(xp.argmax(xp.astype(mass >= wanted, xp.uint8)))])
-    return 0.0
+    for low in _FLOORS:
+        pool = select(weights, weights > low)
+        if float(xp.sum(pool)) >= wanted:
+            break
+    held, low, high = 0.0, max(low, 1e-9), 1.0
+    for _ in range(_SPLITS):
+        if pool.shape[0] <= _FEW:
+            break
+        floor = math.sqrt(low * high)
+        large = select(pool, pool > floor)
+        mass = held + float(xp.sum(large))
+        if mass >= wanted:
+            pool, low = large, floor
+        else:
+            pool, held, high = select(pool, pool <= floor), mass, floor
+    descending = xp.flip(xp.sort(pool))
+    reached = xp.nonzero(held + xp.cumulative_sum(xp.astype(descending, xp.float64)) >= wanted)[0]
+    return float(descending[reached[0]]) if reached.shape[0] else 0.0

@@ -29,7 +29,7 @@ class Laws(Protocol):
     """The target's processed laws, computed when asked."""
 
     def at(self, requests: IntArray, nodes: IntArray) -> Any:
-        """[k, V] laws of the token after node `nodes[i]` (-1: the root) of request `requests[i]`; NaN rows where none exists."""
+        """[k, V] laws of the token after node `nodes[i]` (-1: root) of request `requests[i]`; NaN where none exists."""
 
 
 @dataclass(slots=True)

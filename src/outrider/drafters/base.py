@@ -94,6 +94,10 @@ class Drafter(Protocol):
     def needs(self) -> Needs:
         """Rows of the target that `observe` must be given."""
 
+    @property
+    def draws(self) -> frozenset[Draw]:
+        """Draws that a request may ask of it; one that samples nothing takes all."""
+
     def begin(self, request_id: str, tokens: Sequence[int]) -> None:
         """Start following a request.
 

@@ -72,7 +72,6 @@ class DraftCache:
     """
 
     def __init__(self, model: Target, max_tokens: int | None = None) -> None:
-        """Take an empty cache from the model."""
         self._model = model
         self._cache = model.make_cache(max_tokens)
 
@@ -84,6 +83,9 @@ class DraftCache:
     def settle(self, text: CachedText, kept: Sequence[int]) -> int:
         """End a request's step: draft tokens that were emitted are committed, the rows of the others go.
 
+        The row of the last emitted token goes too, where the draft happened to have it: the next step feeds that token
+        to see what follows it.
+
         Args:
             text: the request.
             kept: the emitted tokens.
@@ -92,11 +94,18 @@ class DraftCache:
             The number of draft tokens that were emitted.
         """
         num_right = num_matching(text.drafted, kept)
-        text.num_cached += min(num_right, text.num_fed)
+        text.num_cached += max(0, min(num_right, text.num_fed, len(kept) - 1))
         text.drafted, text.num_fed = [], 0
         if text.slot is not None:
             self._cache.truncate(text.slot, text.num_cached)
         return num_right
+
+    def cut(self, text: CachedText, length: int) -> None:
+        """End a step that was never observed, and leave at most `length` committed rows."""
+        self.settle(text, ())
+        if text.slot is not None and text.num_cached > length:
+            text.num_cached = length
+            self._cache.truncate(text.slot, length)
 
     def reserve(self, text: CachedText, length: int) -> bool:
         """Make room for a request's rows, `length` in all; False where the cache's budget does not allow it."""

@@ -12,15 +12,14 @@ context shorter than the target's (vllm-project/vllm#5342), an end token that fi
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from outrider.core.arrays import host_view, namespace
+from outrider.core.arrays import namespace
 from outrider.core.params import Draw
-from outrider.core.process import PathState
 from outrider.core.types import Kept, Proposal
 from outrider.drafters.base import DraftContext, Needs, Observation
 from outrider.drafters.draft_cache import CachedText, DraftCache, Feed, share_out
+from outrider.drafters.draft_lane import SUPPORTED_DRAWS, Lane
 from outrider.errors import InvalidRequestError, UnsupportedError
 from outrider.models.base import Target
 
@@ -28,51 +27,6 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = ["SUPPORTED_DRAWS", "DraftModel"]
-
-SUPPORTED_DRAWS = (Draw.DETERMINISTIC, Draw.SHARED_NOISE, Draw.IID)
-
-
-@dataclass(slots=True)
-class _Lane:
-    """One request's chain while it grows.
-
-    Attributes:
-        context: the request.
-        text: what the model has read of it.
-        limit: draft tokens at most.
-        threshold: nothing is drawn after a node whose path is less probable than this.
-        state: processing state after the last drawn token.
-        path: product of the confidences so far.
-        confidence: conditional confidence of each drawn token.
-        laws: [V] rows that the tokens were drawn from, where the draw needs them.
-        is_open: whether another token may be drawn.
-    """
-
-    context: DraftContext
-    text: CachedText
-    limit: int
-    threshold: float
-    state: PathState
-    path: float = 1.0
-    confidence: list[float] = field(default_factory=list)
-    laws: list[Any] = field(default_factory=list)
-    is_open: bool = True
-
-    @property
-    def tokens(self) -> list[int]:
-        """The tokens drawn so far."""
-        return self.text.drafted
-
-    def add(self, token: int, confidence: float) -> None:
-        """Take a drawn token; it stays whatever its confidence is, but it may be the last one."""
-        self.tokens.append(token)
-        self.confidence.append(confidence)
-        self.path *= confidence
-        self.is_open = (
-            len(self.tokens) < self.limit and token not in self.context.stop_token_ids and self.path >= self.threshold
-        )
-        if self.is_open:
-            self.state = self.state.child(token)
 
 
 class DraftModel:
@@ -96,6 +50,7 @@ class DraftModel:
     """
 
     needs = Needs()
+    draws = SUPPORTED_DRAWS
 
     def __init__(
         self,
@@ -108,7 +63,6 @@ class DraftModel:
         max_tokens: int | None = None,
         name: str = "draft_model",
     ) -> None:
-        """Check the settings; the cache is made by `load`."""
         if not 0 <= min_confidence <= 1:
             raise InvalidRequestError(f"min_confidence of {name} is {min_confidence!r}; give a number from 0 to 1.")
         if chunk < 2:
@@ -117,6 +71,7 @@ class DraftModel:
         self._model: Target | None = model
         self._context_length = model.context_length
         self._width = vocab_size
+        self._last_id = model.vocab_size - 1
         self._num_common = min(vocab_size, model.vocab_size, vocab_size if num_tokens is None else num_tokens)
         self._min_confidence = min_confidence
         self._chunk = chunk
@@ -200,24 +155,24 @@ class DraftModel:
             raise RuntimeError(f"drafter {self.name} is not loaded")
         return self._cache
 
-    def _lane(self, context: DraftContext) -> _Lane:
+    def _lane(self, context: DraftContext) -> Lane:
         """Begin a chain; it is closed from the start where there is nothing to draw or no room for rows."""
         if context.draw not in SUPPORTED_DRAWS:
-            known = ", ".join(draw.name for draw in SUPPORTED_DRAWS)
+            known = ", ".join(sorted(draw.name for draw in SUPPORTED_DRAWS))
             raise UnsupportedError(f"drafter {self.name} cannot draw {context.draw.name}; choose one of {known}.")
         cache, text = self._ready_cache(), self._texts[context.request_id]
-        cache.settle(text, ())  # a step that failed after drafting was never observed
         length = len(context.tokens)
+        cache.cut(text, length - 1)  # the last token is fed in any case, for the logits behind it
         beyond = self._context_length - length + 1
         if beyond < 1:
             cache.release(text)
         limit = min(context.budget(self.name), context.plan.max_depth, beyond)
         threshold = max(self._min_confidence, context.plan.min_confidence)
-        lane = _Lane(context, text, limit, threshold, context.state)
+        lane = Lane(context, text, limit, threshold, context.state)
         lane.is_open = limit > 0 and cache.reserve(text, length + limit - 1)
         return lane
 
-    def _catch_up(self, lanes: list[_Lane]) -> "tuple[list[_Lane], torch.Tensor | None]":
+    def _catch_up(self, lanes: list[Lane]) -> "tuple[list[Lane], torch.Tensor | None]":
         """Feed committed tokens; gives the lanes that have read all of them and their logits [k, V]."""
         pending = [len(lane.context.tokens) - lane.text.num_cached for lane in lanes]
         shares = share_out(pending, self._chunk)
@@ -226,36 +181,24 @@ class DraftModel:
             start = lane.text.num_cached
             lane.is_open = share == left
             if share:
-                feeds.append(Feed(lane.text, lane.context.tokens[start : start + share], is_judged=lane.is_open))
+                tokens = [min(token, self._last_id) for token in lane.context.tokens[start : start + share]]
+                feeds.append(Feed(lane.text, tokens, is_judged=lane.is_open))  # ids it has no row for read as its last
         logits = self._ready_cache().feed(feeds) if feeds else None
         return [lane for lane in lanes if lane.is_open], logits
 
-    def _draw(self, lanes: Sequence[_Lane], logits: Any) -> None:
+    def _draw(self, lanes: Sequence[Lane], logits: Any) -> None:
         """Draw one token for each lane from its row of logits [k, V of the model]."""
         fitted = self._fit(logits)
         total = fitted.logsumexp(-1)
         for number, lane in enumerate(lanes):
             law = lane.context.processor.law(fitted[number : number + 1], [lane.state])[0]  # [V]
-            token = self._token(lane, law)
+            token = lane.draw(law)
             if token is None:
                 lane.is_open = False
                 continue
             if lane.context.draw is Draw.IID:
                 lane.laws.append(law)
             lane.add(token, min(1.0, float((fitted[number, token] - total[number]).exp())))
-
-    def _token(self, lane: _Lane, law: Any) -> int | None:
-        """Draw from a law [V]; None where it is no law (everything that both models know is banned)."""
-        context, drawn = lane.context, len(lane.tokens)
-        row = host_view(law)
-        best = int(row.argmax())
-        if not float(row[best]) > 0:  # NaN too
-            return None
-        if context.draw is Draw.DETERMINISTIC:
-            return best
-        if context.draw is Draw.IID:
-            return int(context.coins.independent(law, drawn - 1, 0))
-        return int(context.coins.shared(law, len(context.tokens) + drawn, 1)[0])
 
     def _fit(self, logits: Any) -> Any:
         """[k, V of the target] logits in which only ids that both models know can win."""
@@ -265,7 +208,7 @@ class DraftModel:
         fitted[:, : self._num_common] = logits[:, : self._num_common]
         return fitted
 
-    def _proposal(self, lane: _Lane) -> Proposal:
+    def _proposal(self, lane: Lane) -> Proposal:
         if not lane.tokens:
             return Proposal.empty()
         return Proposal.chain(

@@ -42,7 +42,6 @@ class Ensemble:
     """
 
     def __init__(self, drafters: Sequence[Drafter], vocab_size: int | None = None) -> None:
-        """Nothing is loaded and no request is followed yet."""
         self._drafters = {drafter.name: drafter for drafter in drafters}
         if len(self._drafters) < len(drafters):
             names = ", ".join(drafter.name for drafter in drafters)
@@ -63,6 +62,10 @@ class Ensemble:
         wanted = [drafter.needs for drafter in self._drafters.values()]
         layers = sorted({layer for needs in wanted for layer in needs.hidden_layers})
         return Needs(tuple(layers), max((needs.top_k for needs in wanted), default=0))
+
+    def draws(self, name: str) -> frozenset[Draw]:
+        """Draws that a request may ask of one drafter."""
+        return self._drafters[name].draws
 
     @property
     def state_bytes(self) -> int:
@@ -158,8 +161,10 @@ class Ensemble:
         except Exception as error:
             self._report(drafter.name, error)
             proposals = [Proposal.empty() for _ in contexts]
-        self._share_time(contexts, proposals, time.perf_counter() - started)
-        return [self._checked(drafter.name, p, c) for p, c in zip(proposals, contexts, strict=True)]
+        seconds = time.perf_counter() - started
+        checked = [self._checked(drafter.name, p, c) for p, c in zip(proposals, contexts, strict=True)]
+        self._share_time(contexts, checked, seconds)
+        return checked
 
     def _share_time(self, contexts: Sequence[DraftContext], proposals: Sequence[Proposal], seconds: float) -> None:
         nodes = [proposal.num_nodes for proposal in proposals]

@@ -13,6 +13,7 @@ from array import array
 from collections.abc import Sequence, Set
 from functools import partial
 
+from outrider.core.params import Draw
 from outrider.core.types import Kept, Proposal
 from outrider.drafters.base import DraftContext, Needs, Observation
 from outrider.drafters.scoring import num_matching
@@ -23,7 +24,7 @@ __all__ = ["MAX_LENGTH", "NgramDrafter", "NgramIndex"]
 MAX_LENGTH = 32
 """Longest match that may be asked for: an index keeps one entry a token and match length."""
 
-_BYTES_PER_ENTRY = 120  # a small tuple, an int and their place in a dictionary
+_BYTES_PER_ENTRY = 200  # a small tuple, an int and their place in a dictionary
 _LONGEST_BUCKET = 12
 _PRIOR_WEIGHT = 2.0
 
@@ -38,7 +39,6 @@ class NgramIndex:
     """
 
     def __init__(self, longest: int, shortest: int, *, earliest: bool = False) -> None:
-        """Start with an empty text."""
         self.text = array("q")
         self._lengths = range(longest, shortest - 1, -1)
         self._earliest = earliest
@@ -121,9 +121,9 @@ class NgramDrafter:
     """
 
     needs = Needs()
+    draws = frozenset(Draw)
 
     def __init__(self, longest: int = 4, shortest: int = 2, *, earliest: bool = False, name: str = "ngram") -> None:
-        """Check the lengths; no request is followed yet."""
         if not 1 <= shortest <= longest <= MAX_LENGTH:
             raise InvalidRequestError(
                 f"drafter {name} has max={longest} and min={shortest}; give 1 <= min <= max <= {MAX_LENGTH}."

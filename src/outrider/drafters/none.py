@@ -5,6 +5,7 @@ It knows nothing and holds nothing. Invariant: every proposal is the empty tree.
 
 from collections.abc import Sequence
 
+from outrider.core.params import Draw
 from outrider.core.types import Kept, Proposal
 from outrider.drafters.base import DraftContext, Needs, Observation
 
@@ -16,6 +17,7 @@ class NoDrafter:
 
     name = "none"
     needs = Needs()
+    draws = frozenset(Draw)
     state_bytes = 0
 
     def begin(self, request_id: str, tokens: Sequence[int]) -> None:

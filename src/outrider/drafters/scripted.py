@@ -49,10 +49,10 @@ class ScriptedDrafter:
     """
 
     needs = Needs()
+    draws = frozenset(Draw)
     state_bytes = 0
 
     def __init__(self, script: Script, *, past_stops: bool = False, name: str = _SOURCE) -> None:
-        """No request is followed: the script is told everything in each call."""
         self.name = name
         self._script = script
         self._past_stops = past_stops

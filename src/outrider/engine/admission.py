@@ -6,6 +6,7 @@ Invariant: a request that passes can be served to its end by this engine, or fai
 from collections.abc import Sequence
 
 from outrider.core.params import Draw, Rule, SamplingParams, Speculation
+from outrider.drafters.ensemble import Ensemble
 from outrider.errors import InvalidRequestError, PromptTooLongError, UnsupportedError
 
 __all__ = ["check_prompt", "check_sampling", "check_speculation"]
@@ -45,18 +46,23 @@ def check_sampling(params: SamplingParams, has_text: bool) -> None:
         raise UnsupportedError(f"stop is {list(params.stop)!r}, but this engine has no tokenizer; use stop_token_ids.")
 
 
-def check_speculation(speculation: Speculation, known: Sequence[str]) -> None:
-    """Refuse drafters that the engine does not have, and draws that the rule cannot judge.
+def check_speculation(speculation: Speculation, drafters: Ensemble) -> None:
+    """Refuse drafters that the engine does not have, and draws that a rule cannot judge or a drafter cannot make.
 
     Raises:
         InvalidRequestError: an unknown drafter.
-        UnsupportedError: the draw does not fit the rule.
+        UnsupportedError: the draw does not fit.
     """
-    unknown = [name for name in speculation.drafters or () if name not in known]
+    names = drafters.names if speculation.drafters is None else speculation.drafters
+    unknown = [name for name in names if name not in drafters.names]
     if unknown:
-        has = ", ".join(known) or "none"
+        has = ", ".join(drafters.names) or "none"
         raise InvalidRequestError(f"drafter {unknown[0]!r} is not loaded; this engine has: {has}.")
     draw, rule = speculation.draw, speculation.rule
-    if draw is not None and draw not in _FITTING_DRAWS[rule]:
-        fitting = ", ".join(sorted(fit.name for fit in _FITTING_DRAWS[rule]))
-        raise UnsupportedError(f"draw {draw.name} does not fit rule {rule.name}; choose one of {fitting}.")
+    if draw is None:
+        return
+    takers = {f"rule {rule.name}": _FITTING_DRAWS[rule]} | {f"drafter {name}": drafters.draws(name) for name in names}
+    for taker, fitting in takers.items():
+        if draw not in fitting:
+            known = ", ".join(sorted(fit.name for fit in fitting))
+            raise UnsupportedError(f"draw {draw.name} does not fit {taker}; choose one of {known}.")

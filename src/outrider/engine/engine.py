@@ -2,56 +2,40 @@
 
 The engine is glue. How a token is drafted, judged, drawn or cached is decided below it; it only hands one part's
 answer to the next. Invariants: between two steps a request's cache slot holds exactly its committed tokens but the
-last (while its
-prompt is being read: a prefix of them); commit comes before the cache keeps anything, so nothing uncommitted is ever
-cached, observed or counted.
+last (while its prompt is being read: a prefix of them); commit comes before the cache keeps anything, so nothing
+uncommitted is ever cached, observed or counted.
 """
 
 import itertools
 import time
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from outrider.core.coins import BatchCoins, fresh_seed
 from outrider.core.params import SamplingParams, Speculation
 from outrider.core.process import MaskState
 from outrider.core.tree import subset
-from outrider.core.types import Kept, Plan, Proposal, TokenEvent
+from outrider.core.types import Kept, Proposal, TokenEvent
 from outrider.core.verify import verify
-from outrider.drafters.base import DraftContext, Drafter
+from outrider.drafters.base import Drafter
 from outrider.drafters.ensemble import Ensemble
 from outrider.engine.admission import check_prompt, check_sampling, check_speculation
 from outrider.engine.batch import BatchLaws, pack
 from outrider.engine.config import EngineConfig
 from outrider.engine.judged import Judged, observe_rows
+from outrider.engine.outbox import Outbox, TextEvent
 from outrider.engine.request import Request
 from outrider.engine.scheduler import Item, Scheduler
 from outrider.engine.stats import SpecStats
 from outrider.engine.text import TextAssembler
+from outrider.engine.views import draft_context, request_view
 from outrider.models.base import ForwardOutputs, Segment, Target
 from outrider.models.tokenizer import Tokenizer
 from outrider.policies.base import Policy, RequestView, Shape
 from outrider.policies.fixed import Fixed
 
-__all__ = ["Engine", "TextEvent"]
+__all__ = ["Engine"]
 
 _NOTHING = Kept(tokens=(), nodes=(), num_accepted=0)
-
-
-@dataclass(frozen=True, slots=True)
-class TextEvent:
-    """What one step gave for one request, as text.
-
-    Attributes:
-        request: the request.
-        text: text that became final; may be empty while a character or a possible stop string is unfinished.
-        event: the tokens behind it.
-    """
-
-    request: Request
-    text: str
-    event: TokenEvent
 
 
 class Engine:
@@ -63,6 +47,7 @@ class Engine:
         policy: decides how to speculate; by default a fixed length with the first drafter.
         tokenizer: needed for text and stop strings; None serves tokens only.
         end_ids: the model's own end-of-text tokens.
+        params: how tokens are drawn where a request does not say; greedy by default.
         config: limits.
     """
 
@@ -74,11 +59,13 @@ class Engine:
         *,
         tokenizer: Tokenizer | None = None,
         end_ids: Iterable[int] = (),
+        params: SamplingParams | None = None,
         config: EngineConfig | None = None,
     ) -> None:
         self.target = target
         self.tokenizer = tokenizer
         self.end_ids = frozenset(end_ids)
+        self.params = params or SamplingParams()
         self.config = config or EngineConfig()
         self.drafters = Ensemble(drafters)
         self.drafters.load()
@@ -89,7 +76,7 @@ class Engine:
         self.step_seconds = 0.0
         self._requests: dict[str, Request] = {}
         self._followed: set[str] = set()
-        self._mail: dict[str, deque[TextEvent]] = {}
+        self._outbox = Outbox()
         self._numbers = itertools.count()
 
     # -- requests ------------------------------------------------------------------------------------------------------
@@ -107,7 +94,7 @@ class Engine:
 
         Args:
             prompt: token ids.
-            params: how tokens are drawn and when they end.
+            params: how tokens are drawn and when they end; None takes the engine's own.
             speculation: how the request may be speculated on.
             prediction: a text that the caller expects, as tokens.
             mask: outside mask (a grammar) at the start of the output.
@@ -115,11 +102,11 @@ class Engine:
         Raises:
             InvalidRequestError: the request cannot be served as asked; nothing is queued.
         """
-        params = params or SamplingParams()
+        params = params or self.params
         speculation = speculation or Speculation()
         check_prompt(prompt, self.target.vocab_size, self.target.context_length)
         check_sampling(params, has_text=self.tokenizer is not None)
-        check_speculation(speculation, self.drafters.names)
+        check_speculation(speculation, self.drafters)
         seed = fresh_seed() if params.seed is None else params.seed
         number = next(self._numbers)
         requests = [
@@ -149,7 +136,7 @@ class Engine:
         if request.request_id in self._requests:
             request.finish("abort")
             self._forget(request)
-        self._mail.pop(request.request_id, None)
+            self._deliver(request, TokenEvent(request.request_id, (), (), finish_reason="abort"))
 
     @property
     def num_unfinished(self) -> int:
@@ -166,9 +153,9 @@ class Engine:
         if not items:
             return events
         judged = [item for item in items if item.is_judged]
-        views = [self._view(item) for item in judged]
+        views = [request_view(item, self.drafters.names) for item in judged]
         plans = self.policy.choose(views)
-        proposals = self._propose(judged, plans)
+        proposals = self.drafters.propose(list(map(draft_context, judged, plans)))
         proposals = self._trim(proposals, views)
 
         inputs = pack(items, proposals, self.drafters.needs.hidden_layers)
@@ -204,54 +191,23 @@ class Engine:
                 self.drafters.begin(request.request_id, request.tokens)
         return items
 
-    def _view(self, item: Item) -> RequestView:
-        request = item.request
-        asked = request.speculation
-        names = self.drafters.names if asked.drafters is None else asked.drafters
-        return RequestView(
-            request_id=request.request_id,
-            rule=asked.rule,
-            drafters=() if asked.off else tuple(names),
-            length=asked.length,
-            context_length=len(request.tokens),
-            num_output=request.num_output,
-            max_nodes=item.max_nodes,
-        )
-
-    def _propose(self, judged: Sequence[Item], plans: Sequence[Plan]) -> list[Proposal]:
-        return self.drafters.propose(
-            [
-                DraftContext(
-                    request_id=item.request.request_id,
-                    tokens=item.request.tokens,
-                    num_prompt=item.request.num_prompt,
-                    plan=plan,
-                    draw=item.request.draw,
-                    processor=item.request.processor,
-                    state=item.request.state,
-                    coins=item.request.stream,
-                    stop_token_ids=item.request.end_ids,
-                    prediction=item.request.prediction,
-                )
-                for item, plan in zip(judged, plans, strict=True)
-            ]
-        )
-
     def _trim(self, proposals: list[Proposal], views: Sequence[RequestView]) -> list[Proposal]:
         shapes = [Shape(proposal.parents, proposal.confidence, proposal.draw) for proposal in proposals]
-        admitted = self.policy.admit(shapes, views)
+        admitted = zip(self.policy.admit(shapes, views), views, strict=True)
+        kept = [nodes[: view.max_nodes] for nodes, view in admitted]  # rows are reserved for no more
         return [
             proposal if len(nodes) == proposal.num_nodes else subset(proposal, nodes)
-            for proposal, nodes in zip(proposals, admitted, strict=True)
+            for proposal, nodes in zip(proposals, kept, strict=True)
         ]
 
     def _conclude(self, judged: Judged, segment: Segment, outputs: ForwardOutputs, laws: BatchLaws) -> TokenEvent:
         """Commit one verdict, keep its rows, tell drafters, policy and statistics."""
         item, request = judged.item, judged.item.request
         if judged.result.ended == "invalid":
+            place = request.num_output + len(judged.result.nodes)
             return self._fail(
                 request,
-                f"the logits of output token {request.num_output} are not finite or every token is banned; "
+                f"the logits of output token {place} are not finite or every token is banned; "
                 "check the weights, logit_bias, bad_words and the mask.",
             )
         kept = request.commit(judged.result, judged.proposal)
@@ -314,23 +270,17 @@ class Engine:
 
         A consumer that leaves early frees the slots: whatever of the requests is unfinished is aborted.
         """
-        for request in requests:
-            self._mail[request.request_id] = deque()
+        self._outbox.open(requests)
         try:
-            while any(self._is_open(request) for request in requests):
-                if not any(self._mail[request.request_id] for request in requests):
+            while self._outbox.has_any(requests) or any(r.request_id in self._requests for r in requests):
+                if not self._outbox.has_any(requests):
                     self.step()
-                for request in requests:
-                    while self._mail[request.request_id]:
-                        yield self._mail[request.request_id].popleft()
+                yield from self._outbox.drain(requests)
         finally:
             for request in requests:
                 self.abort(request)
-
-    def _is_open(self, request: Request) -> bool:
-        return request.request_id in self._requests or bool(self._mail[request.request_id])
+            self._outbox.close(requests)
 
     def _deliver(self, request: Request, event: TokenEvent) -> TokenEvent:
-        if request.request_id in self._mail:
-            self._mail[request.request_id].append(TextEvent(request, request.text.take(), event))
+        self._outbox.deliver(request, event)
         return event

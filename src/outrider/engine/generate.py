@@ -14,7 +14,8 @@ from outrider.core.params import SamplingParams, Speculation
 from outrider.core.types import FinishReason, Provenance, TokenLogprobs
 from outrider.drafters.registry import build_drafter
 from outrider.engine.config import EngineConfig
-from outrider.engine.engine import Engine, TextEvent
+from outrider.engine.engine import Engine
+from outrider.engine.outbox import TextEvent
 from outrider.engine.request import Request
 from outrider.engine.stats import SpecStats
 from outrider.errors import GenerationError
@@ -96,6 +97,7 @@ def build_engine(
         build_policy(policy),
         tokenizer=loaded.tokenizer,
         end_ids=loaded.defaults.stop_token_ids,
+        params=default_params(loaded.defaults),
         config=config,
     )
 
@@ -190,16 +192,12 @@ def generate(
     Raises:
         OutriderError: the model, the request or the run failed.
     """
-    if isinstance(model, Engine):
-        engine, suggested = model, SamplingParams()
-    else:
-        loaded = load_model(model) if isinstance(model, str) else model
-        engine, suggested = build_engine(loaded, drafters=drafters, policy=policy), default_params(loaded.defaults)
+    engine = model if isinstance(model, Engine) else build_engine(model, drafters=drafters, policy=policy)
     if engine.tokenizer is None:
         raise GenerationError("the engine has no tokenizer; submit token ids to it instead of texts.")
     texts = [prompts] if isinstance(prompts, str) else list(prompts)
     requests: list[Request] = []
     for text in texts:
         tokens = encode_prompt(engine.tokenizer, text, raw=raw)
-        requests += engine.submit(tokens, params or suggested, speculation)
+        requests += engine.submit(tokens, params, speculation)
     return collect(engine, requests)

@@ -96,7 +96,7 @@ class Scheduler:
             return 0
         items.append(item)
         num_fed = item.end - item.num_cached
-        return num_fed if num_fed > 1 else 0
+        return 0 if item.is_judged and num_fed == 1 else num_fed
 
     def _place(self, request: Request, budget: int) -> Item | None:
         """Reserve the rows of one request; None if it has to wait for another pass."""

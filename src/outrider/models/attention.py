@@ -1,12 +1,13 @@
 """Which rows of a pass attend to which keys, planned once a pass and run in every layer.
 
-This module knows rows, slots and trees; it knows no weights. A plan cuts the rows of each segment into runs, and each run
-is one call of PyTorch's attention: all heads of a group and all rows of the run as queries, whole key blocks as keys, a mask
-that says what each row sees.
+This module knows rows, slots and trees; it knows no weights. A plan cuts the rows of each segment into runs, and each
+run is one call of PyTorch's attention: all heads of a group and all rows of the run as queries, whole key blocks as
+keys, a mask that says what each row sees.
 
-Invariant, in the width-invariant mode: a row reads exactly the key blocks that hold its own position, and its keys stand
-in the order of its own path, whatever shares the pass. A segment that crosses a block's edge gives one run a block; the
-paths of a tree are gathered side by side. Otherwise a segment is one run over the slot's rows as they lie.
+Invariant, in the width-invariant mode: a row reads exactly the key blocks up to the one that holds its own position,
+its keys stand in the order of its own path, and no call has a single query, whatever shares the pass. A segment that
+crosses a block's edge gives one run a block; the paths of a tree are gathered side by side. Without the mode a segment
+is one run over the slot's rows as they lie.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,7 +25,8 @@ from outrider.models.base import Segment
 __all__ = ["AttentionPlan"]
 
 _MAX_GATHERED = 1 << 14  # keys that the paths of one run may copy, so that a large tree stays small in memory
-_QUERY_MULTIPLE = 8  # float32 products sum differently for a few query rows only
+_FLOAT32_QUERIES = 8  # float32 products sum in another order when the queries are not a multiple of this
+_FEWEST_QUERIES = 2  # a single query takes a vector routine with an order of its own
 
 Mask = NDArray[np.bool_]
 
@@ -35,10 +37,10 @@ class _Run:
 
     Attributes:
         slot: whose keys are read.
-        num_keys: rows of the slot that are read, whole key blocks.
+        num_keys: rows of the slot that are read or gathered from, whole key blocks.
         rows: rows of the pass that attend: a range, or [B, m] indices where a batch of paths is read.
-        mask: [B, 1, m * G (padded), num_keys] added to the scores.
-        keys: [B * num_keys] rows of the slot in path order; None to read them as they lie.
+        mask: [B, 1, m * G (padded), T] added to the scores.
+        keys: [B * T] rows of the slot in path order; None to read them as they lie.
     """
 
     slot: int
@@ -97,7 +99,7 @@ class AttentionPlan:
         if run.keys is None:
             keys, values = read.unsqueeze(1)  # [1, Hk, T, d] each
         else:
-            gathered = read.index_select(2, run.keys).unflatten(2, (-1, run.num_keys))
+            gathered = read.index_select(2, run.keys).unflatten(2, (-1, run.mask.shape[-1]))
             keys, values = gathered.transpose(1, 2)  # [B, Hk, T, d] each
         by_head = queries.unflatten(0, (keys.shape[0], -1)) if queries.dim() == 4 else queries
         by_head = by_head.transpose(1, 2).flatten(2, 3)  # [B, Hk, m * G, d]
@@ -105,7 +107,8 @@ class AttentionPlan:
         if run.mask.shape[2] > num_queries:
             by_head = F.pad(by_head, (0, 0, 0, run.mask.shape[2] - num_queries))
         read_rows = F.scaled_dot_product_attention(by_head, keys, values, attn_mask=run.mask)[:, :, :num_queries]
-        return read_rows.unflatten(2, (-1, self._group)).transpose(1, 2).reshape(queries.shape)
+        by_row: torch.Tensor = read_rows.unflatten(2, (-1, self._group)).transpose(1, 2)
+        return by_row.reshape(queries.shape)
 
     def _plan(self, segment: Segment, invariant: bool) -> Iterator[_Run]:
         parents = None if segment.parents is None or is_chain(segment.parents) else segment.parents
@@ -159,7 +162,7 @@ class AttentionPlan:
         rows = segment.start + base - segment.num_cached + np.asarray([[nodes[-1]] for nodes in paths])
         return _Run(
             segment.slot,
-            num_keys,
+            _whole_blocks(segment.num_cached + segment.num_rows),
             torch.from_numpy(rows).to(self._device),
             self._mask(sees[:, None]),
             torch.from_numpy(keys.reshape(-1)).to(self._device),
@@ -168,7 +171,10 @@ class AttentionPlan:
     def _mask(self, sees: Mask) -> torch.Tensor:
         """[B, m, T] what each row sees -> [B, 1, m * G (padded), T] numbers added to the scores."""
         hidden = torch.from_numpy(~sees).to(self._device).repeat_interleave(self._group, 1)
-        padding = -hidden.shape[1] % _QUERY_MULTIPLE if self._dtype == torch.float32 else 0
+        num_queries = hidden.shape[1]
+        padding = (
+            -num_queries % _FLOAT32_QUERIES if self._dtype == torch.float32 else max(0, _FEWEST_QUERIES - num_queries)
+        )
         hidden = F.pad(hidden, (0, 0, 0, padding))  # a padded query sees everything, so that no row is empty
         mask = torch.zeros(hidden.shape, dtype=self._dtype, device=self._device)
         return mask.masked_fill_(hidden, float("-inf")).unsqueeze(1)

@@ -1,26 +1,28 @@
 """One config-driven decoder for the Llama family: Llama, SmolLM2, Qwen2, Qwen2.5, Qwen3 and Mistral.
 
-It runs flat, ragged passes over packed weights and a slot cache. It knows neither requests nor sampling nor file formats.
-Invariant: weights are fetched one tensor at a time and packed at once; in the width-invariant mode a row's logits depend
-on its own path only, not on what shares the pass.
+It runs flat, ragged passes over packed weights and a slot cache. It knows neither requests nor sampling nor file
+formats. Invariant: weights are fetched one tensor at a time and packed at once; in the width-invariant mode a row's
+logits depend on its own path only, not on what shares the pass.
 """
 
 import time
-from collections.abc import Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from outrider.cache.base import Cache
 from outrider.cache.kv import KVCache
 from outrider.models.attention import AttentionPlan
 from outrider.models.base import ForwardInputs, ForwardOutputs
 from outrider.models.config import ModelConfig, TensorSource
-from outrider.models.layers import Layer, RMSNorm
 from outrider.models.linear import MIN_ROWS, ROW_GROUP, Linear, can_pack, default_dtype, keeps_bits
 from outrider.models.rope import RotationTable
 from outrider.models.weights import WeightReader
 
 __all__ = ["Decoder"]
+
+IntArray = NDArray[np.int64]
 
 
 class Decoder:
@@ -53,7 +55,9 @@ class Decoder:
         self.invariant = self.packed if invariant is None else invariant
         any_size = self.packed and self.dtype == torch.float32  # packed float32 sums in one order at every size
         row_group = ROW_GROUP if self.invariant and not any_size else None
-        reader = WeightReader(config, source, dtype=self.dtype, device=self.device, packed=self.packed, row_group=row_group)
+        reader = WeightReader(
+            config, source, dtype=self.dtype, device=self.device, packed=self.packed, row_group=row_group
+        )
         with torch.inference_mode():
             self._layers = [reader.layer(index) for index in range(config.num_layers)]
             self._norm = reader.norm("model.norm.weight")
@@ -113,7 +117,9 @@ class Decoder:
         with torch.inference_mode():
             hidden = self._run(inputs, cache)
             logits = self._logits(hidden.pop(-1), inputs)
-        taps = {layer: stream.clone() for layer, stream in hidden.items()}  # clones, so that heads can be trained on them
+        taps = {
+            layer: stream.clone() for layer, stream in hidden.items()
+        }  # clones, so that heads can be trained on them
         if self.device.type != "cpu":
             torch.cuda.synchronize(self.device)
         return ForwardOutputs(logits=logits, hidden=taps, seconds=time.perf_counter() - started)
@@ -169,10 +175,10 @@ class Decoder:
             return -(-num_rows // ROW_GROUP) * ROW_GROUP
         return num_rows + 1 if num_rows % ROW_GROUP < MIN_ROWS and num_rows % ROW_GROUP else num_rows
 
-    def _padded(self, values: "Sequence[int]", num_rows: int, device: torch.device | str | None = None) -> torch.Tensor:
+    def _padded(self, values: IntArray, num_rows: int, device: torch.device | str | None = None) -> torch.Tensor:
         """[num_rows] the values, then zeros."""
         padded = torch.zeros(num_rows, dtype=torch.int64)
-        padded[: len(values)] = torch.as_tensor(values)
+        padded[: len(values)] = torch.from_numpy(values)
         return padded.to(self.device if device is None else device)
 
     def _check(self, inputs: ForwardInputs, cache: KVCache) -> None:

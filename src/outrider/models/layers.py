@@ -1,7 +1,7 @@
 """One layer of the decoder and its parts: norms, attention projections, MLP.
 
-This module knows weights and rows; which row sees which keys stands in an `AttentionPlan`. Invariant: the residual stream
-is float32 whatever the dtype of the products, and every operation treats rows alike and apart.
+This module knows weights and rows; which row sees which keys stands in an `AttentionPlan`. Invariant: the residual
+stream is float32 whatever the dtype of the products, and every operation treats rows alike and apart.
 """
 
 from dataclasses import dataclass
@@ -95,7 +95,9 @@ class Layer:
             heads[:, : self.num_heads] = self.query_norm(heads[:, : self.num_heads].float())
             heads[:, self.num_heads : num_turned] = self.key_norm(heads[:, self.num_heads : num_turned].float())
         rotate(heads[:, :num_turned], rotations)
-        keys_values = heads[:, self.num_heads :].unflatten(1, (2, self.num_kv_heads)).permute(1, 2, 0, 3)  # [2, Hk, P, d]
+        keys_values = (
+            heads[:, self.num_heads :].unflatten(1, (2, self.num_kv_heads)).permute(1, 2, 0, 3)
+        )  # [2, Hk, P, d]
         plan.write(self.index, keys_values, cache)
         queries = heads[:, : self.num_heads].unflatten(1, (self.num_kv_heads, -1))  # [P, Hk, G, d]
         return plan.attend(self.index, queries, cache)

@@ -1,12 +1,12 @@
 """Matrix products with weights laid out once, of one kind chosen at loading.
 
-Two kinds: `DenseLinear` is PyTorch's own product; `PackedLinear` holds the weights in oneDNN's blocked layout, which reads
-at close to memory speed on CPUs and costs the same for 1 to 16 rows with a matrix unit. This module knows matrices and
-rows, not layers. Invariant: with `row_group` set, a row of the result depends on nothing but its own input row; a kind
-that cannot promise it says so in `keeps_bits`.
+Two kinds: `DenseLinear` is PyTorch's own product; `PackedLinear` holds the weights in oneDNN's blocked layout, which
+reads at close to memory speed on CPUs and costs the same for 1 to 16 rows with a matrix unit. This module knows
+matrices and rows, not layers. Invariant: with `row_group` set, a row of the result depends on nothing but its own
+input row; `keeps_bits` tries whether that holds here.
 
 Note:
-    The packed operators are private to PyTorch: `can_pack` tries them once for each dtype, and the dense kind stands beside.
+    The packed operators are private to PyTorch: `can_pack` tries them once a dtype; the dense kind stands beside.
 """
 
 import functools
@@ -16,7 +16,17 @@ from typing import Any, Protocol
 import torch
 import torch.nn.functional as F  # noqa: N812  (the usual name)
 
-__all__ = ["MIN_ROWS", "ROW_GROUP", "DenseLinear", "Linear", "PackedLinear", "can_pack", "default_dtype", "keeps_bits", "make_linear"]
+__all__ = [
+    "MIN_ROWS",
+    "ROW_GROUP",
+    "DenseLinear",
+    "Linear",
+    "PackedLinear",
+    "can_pack",
+    "default_dtype",
+    "keeps_bits",
+    "make_linear",
+]
 
 ROW_GROUP = 32  # packed bfloat16 products sum in one order for up to this many rows, and in another beyond
 MIN_ROWS = 2  # a single row may be multiplied by a vector routine that sums in an order of its own
@@ -48,9 +58,7 @@ class DenseLinear:
         row_group: most rows that are multiplied at once; None for no limit.
     """
 
-    def __init__(
-        self, weight: torch.Tensor, bias: torch.Tensor | None = None, row_group: int | None = None
-    ) -> None:
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None, row_group: int | None = None) -> None:
         self._weight, self._bias, self._row_group = weight, bias, row_group
 
     @property
@@ -80,9 +88,7 @@ class PackedLinear:
         row_group: most rows that are multiplied at once; None for no limit.
     """
 
-    def __init__(
-        self, weight: torch.Tensor, bias: torch.Tensor | None = None, row_group: int | None = None
-    ) -> None:
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None, row_group: int | None = None) -> None:
         self._packed = _mkldnn()._reorder_linear_weight(weight.contiguous())
         self._bias, self._row_group, self._nbytes = bias, row_group, weight.nbytes
         self._unary = _mkldnn()._linear_pointwise.default

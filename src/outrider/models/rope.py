@@ -1,11 +1,11 @@
 """Rotary position embedding: frequencies, a table of rotations by position, and how heads are turned.
 
-This module knows positions and heads; it knows no cache and no weights but how their rows must be ordered. Invariant: the
-rotation of a position has the same bits however the table grew, because it is filled in whole blocks.
+This module knows positions and heads; it knows no cache, and of weights only how their rows must be ordered. Invariant:
+the rotation of a position has the same bits however the table grew, because it is filled in whole blocks.
 
 Note:
-    Checkpoints turn number i of a head with number i + d/2. Here the two stand side by side, so that a rotation is one complex
-    product; `interleave` orders the rows of the q and k matrices accordingly, which changes no attention score.
+    Checkpoints turn number i of a head with number i + d/2. Here the two stand side by side, so that a rotation is one
+    complex product; `interleave` orders the rows of the q and k matrices so, which changes no attention score.
 """
 
 import math
@@ -21,7 +21,7 @@ _BLOCK = 1024  # positions by which the table grows
 
 def interleave(weight: torch.Tensor, head_dim: int) -> torch.Tensor:
     """[heads * d, ...] -> the same rows with i and i + d/2 of each head side by side."""
-    halves = weight.unflatten(0, (-1, 2, head_dim // 2))
+    halves: torch.Tensor = weight.unflatten(0, (-1, 2, head_dim // 2))
     return halves.transpose(1, 2).flatten(0, 2)
 
 

@@ -1,7 +1,8 @@
 """A target without a transformer: its logits are a function of the last few tokens that its cache really stores.
 
-A row that the cache lost, moved wrongly or left over changes the output, so that cache faults show as wrong tokens. It knows
-no engine. Invariant: the same seed gives the same table everywhere, and a row's logits depend on its own path only.
+A row that the cache lost, moved wrongly or left over changes the output, so that cache faults show as wrong tokens. It
+knows no engine. Invariant: the same seed gives the same table everywhere, and a row's logits depend on its own path
+only.
 """
 
 import time
@@ -135,7 +136,7 @@ class TableTarget:
     @property
     def weight_bytes(self) -> int:
         """Bytes that a full table of float32 would have."""
-        return 4 * self._vocab_size ** (self._order + 1)
+        return int(4 * self._vocab_size ** (self._order + 1))
 
     def make_cache(self, max_tokens: int | None = None) -> TokenCache:
         """Give an empty cache."""
@@ -183,7 +184,9 @@ class TableTarget:
         for row in range(segment.start, segment.start + segment.num_rows):
             rows = _path_rows(segment, row - segment.start)
             if len(rows) - 1 != int(inputs.positions[row]):
-                raise ValueError(f"row {row} stands at position {inputs.positions[row]}, its path has {len(rows)} tokens")
+                raise ValueError(
+                    f"row {row} stands at position {inputs.positions[row]}, its path has {len(rows)} tokens"
+                )
             if row in wanted:
                 laws[row] = self.law(stored[rows[-self._order :] if self._order else []].tolist())
         return laws

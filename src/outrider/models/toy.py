@@ -1,7 +1,8 @@
 """Tiny models for tests, examples and continuous integration: a real decoder with random weights, and a table.
 
-`random_decoder` is the shipped decoder on weights from a seed. `TableTarget` has no transformer: its logits are a function
-of the last few tokens that its cache really stores (see `table`). It knows no engine. Invariant: the same seed gives the same model everywhere.
+`random_decoder` is the shipped decoder on weights from a seed; `TableTarget` has no transformer: its logits are a
+function of the last few tokens that its cache really stores (see `table`). Nothing here knows an engine. Invariant: the
+same seed gives the same model everywhere.
 """
 
 from collections.abc import Sequence
@@ -130,7 +131,10 @@ def _layer_shapes(config: ModelConfig, width: int) -> dict[str, tuple[int, ...]]
         "mlp.up_proj": (inner, hidden, config.mlp_bias),
         "mlp.down_proj": (hidden, inner, config.mlp_bias),
     }
-    shapes: dict[str, tuple[int, ...]] = {"input_layernorm.weight": (hidden,), "post_attention_layernorm.weight": (hidden,)}
+    shapes: dict[str, tuple[int, ...]] = {
+        "input_layernorm.weight": (hidden,),
+        "post_attention_layernorm.weight": (hidden,),
+    }
     for name, (rows, columns, has_bias) in matrices.items():
         shapes[f"{name}.weight"] = (rows, columns)
         if has_bias:

@@ -1,6 +1,6 @@
 """Tensors of a checkpoint become the parts of a decoder, one at a time.
 
-It knows the names of the Hugging Face checkpoints and the order of rows that the decoder wants; it knows no file format.
+It knows the names of the Hugging Face checkpoints and the order of rows that the decoder wants, but no file format.
 Invariant: each tensor is fetched, converted and packed before the next, and the head never exists in one piece.
 """
 

@@ -54,7 +54,6 @@ class Fixed:
     """
 
     def __init__(self, length: int = 5, drafters: Sequence[str] | None = None) -> None:
-        """Check the length."""
         if length < 1:
             raise InvalidRequestError(f"length of policy fixed is {length!r}; give 1 or more, or turn speculation off.")
         self._length = length

@@ -33,7 +33,6 @@ class Heuristic:
     """
 
     def __init__(self, start: int = 4, maximum: int = 16, drafters: Sequence[str] | None = None) -> None:
-        """Check the lengths; no request is known yet."""
         if not 1 <= start <= maximum:
             raise InvalidRequestError(
                 f"policy heuristic has start={start!r} and max={maximum!r}; give 1 <= start <= max."

@@ -1,7 +1,7 @@
 """Models from folders, GGUF files, the hub and the package index.
 
-This package finds, checks and opens checkpoints; it does not compute. Importing it imports neither torch nor transformers.
-Invariant: a model that cannot be run exactly is refused by name before its weights are read.
+This package finds, checks and opens checkpoints; it does not compute. Importing it imports neither torch nor
+transformers. Invariant: a model that cannot be run exactly is refused by name before its weights are read.
 """
 
 from outrider.models.loading.catalog import ModelEntry, ModelInfo, inspect_model, list_models

@@ -1,8 +1,8 @@
 """An opened checkpoint: its numbers, its tensors by name, its generation defaults; nothing of the weights is read yet.
 
 This module knows which tensors a decoder of the Llama family has and in which shapes. It knows neither file formats nor
-arithmetic. Invariant: a checkpoint that passed `check_tensors` has every tensor that the decoder reads, in the right shape,
-and none that the decoder would silently ignore.
+arithmetic. Invariant: a checkpoint that passed `check_tensors` has every tensor that the decoder reads, in the right
+shape, and none that the decoder would silently ignore.
 """
 
 from collections.abc import Callable

@@ -1,8 +1,8 @@
 """What a checkpoint itself says about generation: sampling defaults and the tokens that end a text.
 
-This module reads metadata that is already in memory. It does not know requests: what a request leaves open may be filled
-from here by whoever builds it. Invariant: `stop_token_ids` is the union of every place that names an end of text, since
-checkpoints name it in several and rarely agree.
+This module reads metadata that is already in memory. It does not know requests: what a request leaves open may be
+filled from here by whoever builds it. Invariant: `stop_token_ids` is the union of every place that names an end of
+text, since checkpoints name it in several and rarely agree.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -66,7 +66,8 @@ def _refuse_other_folders(folder: Path) -> None:
     if (folder / "adapter_config.json").is_file():
         base = read_json(folder / "adapter_config.json").get("base_model_name_or_path", "its base model")
         raise UnsupportedModelError(
-            f"The folder {folder} holds an adapter (LoRA) for {base}; merge it into the base model and give that folder."
+            f"The folder {folder} holds an adapter (LoRA) for {base}; "
+            "merge it into the base model and give that folder."
         )
     for name in ("preprocessor_config.json", "processor_config.json"):
         processor = read_json(folder / name)

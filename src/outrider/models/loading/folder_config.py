@@ -1,7 +1,7 @@
 """Turn a Hugging Face `config.json` into a `ModelConfig`, or say by name why not.
 
-This module knows which configurations the decoder computes exactly. It opens no weight file. Invariant: whatever in the file
-changes the arithmetic is either carried over or refused; nothing is guessed.
+This module knows which configurations the decoder computes exactly. It opens no weight file. Invariant: whatever in the
+file changes the arithmetic is either carried over or refused; nothing is guessed.
 """
 
 import logging

@@ -1,7 +1,7 @@
 """Open a GGUF file as a checkpoint.
 
-This module joins header, configuration, tensors and tokenizer of one file. It knows nothing that they do not. Invariant:
-no token is named that the embedding lacks.
+This module joins header, configuration, tensors and tokenizer of one file. It knows nothing that they do not.
+Invariant: no token is named that the embedding lacks.
 """
 
 from pathlib import Path

@@ -26,12 +26,28 @@ _FAMILIES: dict[str, Literal["llama", "qwen2", "qwen3", "mistral"]] = {
 }
 _SUPPORTED = "supported are llama (SmolLM2 and Mistral too), qwen2 and qwen3"
 _REFUSED = (
-    "logit_scale residual_scale embedding_scale attn_logit_softcapping final_logit_softcapping attention.scale "
-    "attention.clamp_kqv attention.max_alibi_bias attention.temperature_scale"
-).split()
+    "attention.clamp_kqv",
+    "attention.max_alibi_bias",
+    "attention.scale",
+    "attention.temperature_scale",
+    "attn_logit_softcapping",
+    "embedding_scale",
+    "final_logit_softcapping",
+    "logit_scale",
+    "residual_scale",
+)
 _SCALING_KNOWN = frozenset(
-    "type factor original_context_length attn_factor finetuned yarn_ext_factor yarn_attn_factor yarn_beta_fast "
-    "yarn_beta_slow".split()
+    {
+        "attn_factor",
+        "factor",
+        "finetuned",
+        "original_context_length",
+        "type",
+        "yarn_attn_factor",
+        "yarn_beta_fast",
+        "yarn_beta_slow",
+        "yarn_ext_factor",
+    }
 )
 
 
@@ -52,18 +68,21 @@ def config_from_gguf(file: GgufFile) -> ModelConfig:
 def _refuse_features(file: GgufFile) -> None:
     """Refuse other architectures and whatever changes the arithmetic."""
     if file.architecture not in _FAMILIES:
-        raise UnsupportedModelError(
-            f"The file {file.path} holds the architecture {file.architecture!r}; {_SUPPORTED}."
-        )
+        raise UnsupportedModelError(f"The file {file.path} holds the architecture {file.architecture!r}; {_SUPPORTED}.")
     if file.metadata.get("general.type", "model") != "model":
         raise UnsupportedModelError(
-            f"The file {file.path} holds an {file.metadata['general.type']}, not a model; give the model that it is for."
+            f"The file {file.path} holds an {file.metadata['general.type']}, not a model; "
+            "give the model that it is for."
         )
     if file.value("expert_count", 0) > 1:
-        raise UnsupportedModelError(f"The file {file.path} holds a mixture-of-experts model; {_SUPPORTED} without experts.")
+        raise UnsupportedModelError(
+            f"The file {file.path} holds a mixture-of-experts model; {_SUPPORTED} without experts."
+        )
     for key in _REFUSED:
         if file.value(key):
-            raise UnsupportedModelError(f"The file {file.path} sets {key} to {file.value(key)}, which is not supported.")
+            raise UnsupportedModelError(
+                f"The file {file.path} sets {key} to {file.value(key)}, which is not supported."
+            )
     if isinstance(file.value("attention.head_count"), list) or isinstance(file.value("feed_forward_length"), list):
         raise UnsupportedModelError(f"The file {file.path} has layers of different sizes, which is not supported.")
 
@@ -158,8 +177,8 @@ def _yarn(file: GgufFile, theta: float) -> Rope:
 def _llama3(file: GgufFile, theta: float, head_dim: int) -> Rope:
     """The llama3 parameters whose frequency divisors are those of the file.
 
-    The file holds the divisors [head_dim / 2] alone. The largest is the factor; the other parameters have been the same in
-    every release, so they are tried and proven by recomputing the divisors.
+    The file holds the divisors [head_dim / 2] alone. The largest is the factor; the other parameters have been the same
+    in every release, so they are tried and proven by recomputing the divisors.
     """
     divisors = np.array(file.tensors["rope_freqs.weight"].data, dtype=np.float64)
     given = file.value("rope.scaling.original_context_length", 8192)

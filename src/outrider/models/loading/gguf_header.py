@@ -1,13 +1,13 @@
 """Open a GGUF file: its metadata as plain Python values and its tensors as views of the mapped file.
 
-This module knows the container. It does not know model families, names of checkpoints or arithmetic. Invariant: nothing of
-the tensor data is read here; a file whose header promises more than it holds is refused at once.
+This module knows the container. It does not know model families, names of checkpoints or arithmetic. Invariant: nothing
+of the tensor data is read here; a file whose header promises more than it holds is refused at once.
 """
 
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from gguf import GGUFReader, GGUFValueType
@@ -18,6 +18,9 @@ from outrider.errors import DamagedModelError, UnsupportedModelError
 __all__ = ["GgufFile", "open_gguf_file"]
 
 _REMEDY = "fetch the file again"
+
+# Bytes of a value, the arrays that it consists of, which of them are data, its types.
+_Parts: TypeAlias = tuple[int, list[np.ndarray[Any, Any]], list[int], list[GGUFValueType]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,7 @@ def open_gguf_file(path: Path) -> GgufFile:
     return GgufFile(path, metadata, {tensor.name: tensor for tensor in reader.tensors})
 
 
-class _Reader(GGUFReader):
+class _Reader(GGUFReader):  # type: ignore[misc]  # the package publishes no types
     """The package's reader, with arrays taken at once instead of one memory-map slice an element.
 
     A vocabulary has 150,000 strings and as many merges: element by element they take 8 seconds, this way 0.3.
@@ -77,11 +80,9 @@ class _Reader(GGUFReader):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
 
-    def _get_field_parts(
-        self, orig_offs: int, raw_type: int
-    ) -> tuple[int, list[np.ndarray[Any, Any]], list[int], list[GGUFValueType]]:
+    def _get_field_parts(self, orig_offs: int, raw_type: int) -> _Parts:
         if self.byte_order != "I" or raw_type != GGUFValueType.ARRAY:
-            return super()._get_field_parts(orig_offs, raw_type)
+            return self._one_by_one(orig_offs, raw_type)
         raw_item_type, length = struct.unpack_from("<IQ", self.data, orig_offs)
         item_type, start = GGUFValueType(raw_item_type), orig_offs + 12
         if item_type == GGUFValueType.STRING:
@@ -92,7 +93,12 @@ class _Reader(GGUFReader):
             if len(values) != length:
                 raise ValueError(f"array of {length} values runs past the end")
             return start + values.nbytes - orig_offs, [values], [0], [GGUFValueType.ARRAY, item_type]
-        return super()._get_field_parts(orig_offs, raw_type)
+        return self._one_by_one(orig_offs, raw_type)
+
+    def _one_by_one(self, orig_offs: int, raw_type: int) -> _Parts:
+        """The package's way, for single values and what else is rare."""
+        parts: _Parts = super()._get_field_parts(orig_offs, raw_type)
+        return parts
 
 
 def _strings(data: memoryview, start: int, length: int) -> tuple[list[np.ndarray[Any, Any]], int]:

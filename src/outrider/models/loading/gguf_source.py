@@ -1,10 +1,11 @@
 """Tensors of a GGUF file under the names of Hugging Face checkpoints, dequantised on demand.
 
 This module knows how GGUF files of the Llama family name and order tensors. It does not know what the decoder does with
-them. Invariant: what `tensor` gives is what the Hugging Face checkpoint would hold, up to the file's quantisation: names are
-mapped and the row order that `llama` files use for q and k is undone.
+them. Invariant: what `tensor` gives is what the Hugging Face checkpoint would hold, up to the file's quantisation:
+names are mapped and the row order that `llama` files use for q and k is undone.
 """
 
+import os
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -45,8 +46,8 @@ _IN_LAYER = {
 }
 _LAYER_NAME = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
 _NOT_WEIGHTS = ("rope_freqs.weight",)  # read by the configuration
-_CHUNK_ELEMENTS = 1 << 18  # a megabyte of float32: fits the caches, and threads overlap
-_THREADS = 4
+_CHUNK_ELEMENTS = 1 << 17  # half a megabyte of float32: temporaries stay in the caches
+_THREADS = min(8, os.cpu_count() or 1)
 
 
 class GgufSource:
@@ -58,7 +59,7 @@ class GgufSource:
         Raises:
             UnsupportedModelError: it holds a tensor of another kind of model, or of a type that cannot be dequantised.
         """
-        self._file = file
+        self._heads = _permuted_heads(file)
         self._tensors = {_checkpoint_name(name, file): tensor for name, tensor in file.tensors.items()}
         for name in _NOT_WEIGHTS:
             self._tensors.pop(name, None)
@@ -85,8 +86,7 @@ class GgufSource:
         import torch
 
         values = _dequantise(self._tensors[name])
-        heads = self._permuted_heads(name)
-        if heads:
+        if heads := self._heads_of(name):
             values = values[_row_order(values.shape[0], heads)]
         return torch.from_numpy(values)
 
@@ -95,21 +95,24 @@ class GgufSource:
         import torch
 
         index = np.asarray(ids, dtype=np.int64)
-        if heads := self._permuted_heads(name):
+        if heads := self._heads_of(name):
             index = _row_order(self.shape(name)[0], heads)[index]
         tensor = self._tensors[name]
         blocks = np.ascontiguousarray(np.asarray(tensor.data)[index])
         return torch.from_numpy(_dequantise_blocks(blocks, tensor.tensor_type).reshape(len(index), -1))
 
-    def _permuted_heads(self, name: str) -> int:
+    def _heads_of(self, name: str) -> int:
         """Heads of a tensor whose rows the file holds in interleaved rotary order; 0 for all others."""
-        if self._file.architecture != "llama":
-            return 0
-        if "self_attn.q_proj" in name:
-            return int(self._file.value("attention.head_count"))
-        if "self_attn.k_proj" in name:
-            return int(self._file.value("attention.head_count_kv", self._file.value("attention.head_count")))
-        return 0
+        return next((heads for part, heads in self._heads.items() if part in name), 0)
+
+
+def _permuted_heads(file: GgufFile) -> dict[str, int]:
+    """Number of heads by part of the name, for tensors that `llama` files hold in interleaved rotary order."""
+    if file.architecture != "llama":
+        return {}
+    queries = int(file.value("attention.head_count"))
+    keys = int(file.value("attention.head_count_kv", queries))
+    return {"self_attn.q_proj": queries, "self_attn.k_proj": keys}
 
 
 def _checkpoint_name(name: str, file: GgufFile) -> str:
@@ -156,6 +159,9 @@ def _dequantise(tensor: ReaderTensor) -> NDArray[np.float32]:
         values[start : start + step] = _dequantise_blocks(chunk, tensor.tensor_type).reshape(len(chunk), -1)
 
     starts = range(0, shape[0], step)
+    if len(starts) == 1:
+        fill(0)
+        return values
     with ThreadPoolExecutor(_THREADS) as pool:
         list(pool.map(fill, starts))
     return values

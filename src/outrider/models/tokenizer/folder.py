@@ -1,7 +1,8 @@
 """A tokenizer from a folder in the Hugging Face layout.
 
-This module knows `tokenizer.json`, `tokenizer_config.json` and where chat templates may stand. It avoids importing transformers,
-which takes a second, wherever `tokenizer.json` is there. Invariant: ids are those that transformers would give.
+This module knows `tokenizer.json`, `tokenizer_config.json` and where chat templates may stand. It avoids importing
+transformers, which takes a second, wherever `tokenizer.json` is there. Invariant: ids are those that transformers would
+give.
 """
 
 import json
@@ -36,7 +37,6 @@ def tokenizer_from_folder(folder: Path) -> Tokenizer:
     return Tokenizer(
         backend,
         SpecialTokens(**ids),
-        add_bos=config.get("add_bos_token"),
         chat_template=ChatTemplate(sources, variables) if sources else None,
     )
 

@@ -1,8 +1,8 @@
 """A tokenizer from the metadata of a GGUF file.
 
-This module knows how GGUF files write byte-level vocabularies down and how each named pre-tokenizer cuts text. It does not read
-files; SentencePiece vocabularies are left to transformers. Invariant: ids are those of the model's own `tokenizer.json`; a
-pre-tokenizer that is not known is refused, since a wrong one gives wrong ids without any error.
+This module knows how GGUF files write byte-level vocabularies down and how each named pre-tokenizer cuts text. It does
+not read files; SentencePiece vocabularies are left to transformers. Invariant: ids are those of the model's own
+`tokenizer.json`; a pre-tokenizer that is not known is refused, since a wrong one gives wrong ids without any error.
 """
 
 from collections.abc import Mapping
@@ -57,7 +57,9 @@ _CUTTINGS: dict[str, _Cutting] = {
     "qwen2": _Cutting(rf"{_WORDS}|\p{{N}}|{_REST}", compose=True),
     "deepseek-r1-qwen": _Cutting(rf"{_WORDS}|\p{{N}}|{_REST}"),
     "tekken": _Cutting(
-        rf"{_CASED_WORDS}|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+", whole_words=True, add_bos=True
+        rf"{_CASED_WORDS}|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+        whole_words=True,
+        add_bos=True,
     ),
 }
 
@@ -82,7 +84,8 @@ def tokenizer_from_gguf(metadata: Mapping[str, Any], path: Path) -> Tokenizer:
         backend, add_bos = _sentencepiece(path), True
     else:
         raise UnsupportedModelError(
-            f"The file {path} holds a vocabulary of kind {kind!r}; supported are gpt2 (byte-level) and llama (SentencePiece)."
+            f"The file {path} holds a vocabulary of kind {kind!r}; "
+            "supported are gpt2 (byte-level) and llama (SentencePiece)."
         )
     special = {role: values[key] for role, key in _ROLE_KEYS.items() if key in values}
     return Tokenizer(
@@ -112,7 +115,7 @@ def _byte_level(values: Mapping[str, Any], cutting: _Cutting, path: Path) -> "to
         merges = [tuple(merge.split(" ", 1)) for merge in values["merges"]]
         named = list(zip(tokens, types, strict=True))
         vocabulary = {token: i for i, (token, kind) in enumerate(named) if kind != _UNUSED}
-        backend = Backend(models.BPE(vocabulary, merges, ignore_merges=cutting.whole_words))  # type: ignore[arg-type]
+        backend = Backend(models.BPE(vocabulary, merges, ignore_merges=cutting.whole_words))
     except Exception as error:  # the library raises the bare class
         raise DamagedModelError(f"The vocabulary of {path} cannot be read ({error}); fetch the file again.") from error
     if cutting.compose:

@@ -1,7 +1,7 @@
 """Text from tokens as they come, never a broken character.
 
-This module wraps `tokenizers.decoders.DecodeStream`. It knows neither stop strings nor requests. Invariant: the pieces of a
-stream, its flush included, join to what `decode` gives for all its tokens at once.
+This module wraps `tokenizers.decoders.DecodeStream`. It knows neither stop strings nor requests. Invariant: the pieces
+of a stream, its flush included, join to what `decode` gives for all its tokens at once.
 """
 
 from collections.abc import Iterable

@@ -1,7 +1,7 @@
 """Text to tokens and back, with the special tokens and the chat template of one model.
 
-This module wraps the `tokenizers` library. It does not know where a tokenizer came from, nor any model. Invariant: a prompt
-gets at most one beginning-of-text token, and text that comes out is never cut inside a character.
+This module wraps the `tokenizers` library. It does not know where a tokenizer came from, nor any model. Invariant: a
+prompt gets at most one beginning-of-text token, and text that comes out is never cut inside a character.
 """
 
 import hashlib
@@ -37,7 +37,7 @@ class Tokenizer:
     Attributes:
         backend: the `tokenizers` object that does the work.
         special: ids of beginning, end, padding and unknown.
-        add_bos: whether prompts begin with `special.bos`; None leaves it to the backend.
+        add_bos: whether prompts begin with `special.bos`; None leaves what is added to the backend.
         chat_template: renders messages, or None.
     """
 
@@ -66,8 +66,11 @@ class Tokenizer:
             text: any text; special tokens written in it are recognised.
             add_special: add what the model expects around a plain prompt, as a rule a beginning-of-text token.
         """
-        ids: list[int] = self.backend.encode(text, add_special_tokens=add_special).ids
-        return self._with_bos(ids) if add_special else ids
+        ids: list[int] = self.backend.encode(text, add_special_tokens=add_special and self.add_bos is not False).ids
+        bos = self.special.bos
+        if add_special and self.add_bos and bos is not None and ids[:1] != [bos]:
+            return [bos, *ids]
+        return ids
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
         """Text of tokens; ids that the vocabulary lacks (padding rows) give nothing."""
@@ -142,16 +145,6 @@ class Tokenizer:
     def _is_byte_level(self) -> bool:
         """Whether the vocabulary spells bytes as letters."""
         return "ByteLevel" in repr(self.backend.decoder)
-
-    def _with_bos(self, ids: list[int]) -> list[int]:
-        """Add or remove the beginning-of-text token, as `add_bos` says; never a second one."""
-        bos = self.special.bos
-        if bos is None or self.add_bos is None:
-            return ids
-        starts = ids[:1] == [bos]
-        if self.add_bos:
-            return ids if starts else [bos, *ids]
-        return ids
 
 
 def _byte_alphabet() -> dict[str, int]:

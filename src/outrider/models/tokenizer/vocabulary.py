@@ -1,7 +1,7 @@
 """Whether two tokenizers mean the same by the same ids, so that one model can draft for another.
 
-This module compares token strings. It does not know models; the width of a logits row is none of its business. Invariant: equal
-size proves nothing; a pair that would draft nonsense is refused.
+This module compares token strings. It does not know models; the width of a logits row is none of its business.
+Invariant: equal size proves nothing; a pair that would draft nonsense is refused.
 """
 
 import logging
@@ -33,8 +33,8 @@ class SharedVocabulary:
 def same_vocabulary(target: Tokenizer, draft: Tokenizer) -> SharedVocabulary:
     """Compare two vocabularies id by id.
 
-    Sizes may differ, as where embeddings are padded or a release added tokens at the end, and special tokens may be spelled
-    otherwise, which is warned of.
+    Sizes may differ, as where embeddings are padded or a release added tokens at the end, and special tokens may be
+    spelled otherwise, which is warned of.
 
     Raises:
         UnsupportedModelError: an ordinary token means something else in the draft, or too few are common.
@@ -45,8 +45,8 @@ def same_vocabulary(target: Tokenizer, draft: Tokenizer) -> SharedVocabulary:
     size = min(sizes)
     if size < _MIN_COMMON * max(sizes):
         raise UnsupportedModelError(
-            f"The vocabularies of target and draft model have {sizes[0]} and {sizes[1]} tokens and do not belong together; "
-            "use a draft model with the target's tokenizer."
+            f"The vocabularies of target and draft model have {sizes[0]} and {sizes[1]} tokens "
+            "and do not belong together; use a draft model with the target's tokenizer."
         )
     pairs = enumerate(zip(target.tokens, draft.tokens, strict=False))
     different = tuple(token_id for token_id, (ours, theirs) in pairs if ours != theirs and None not in (ours, theirs))
@@ -64,7 +64,7 @@ def _refuse_ordinary(target: Tokenizer, draft: Tokenizer, different: tuple[int, 
     if ordinary:
         first = ordinary[0]
         raise UnsupportedModelError(
-            f"The draft model has another vocabulary than the target: {len(ordinary)} ordinary tokens differ (id {first} is "
-            f"{target.tokens[first]!r} in the target and {draft.tokens[first]!r} in the draft); "
+            f"The draft model has another vocabulary than the target: {len(ordinary)} ordinary tokens differ "
+            f"(id {first} is {target.tokens[first]!r} in the target and {draft.tokens[first]!r} in the draft); "
             "use a draft model with the target's tokenizer."
         )

@@ -1,0 +1,85 @@
+"""Closed forms: what speculation gives when the laws, or one acceptance rate, are known.
+
+Notation, the only place where single letters stand for these: p target's law, q draft's law, alpha probability that a
+draft token is accepted given that the ones before it were, gamma draft tokens a pass, c cost of one draft token in
+target passes, tau expected emitted tokens a pass. NumPy only. This module does not know models, rules or measurements.
+Invariant: every formula holds at its ends (alpha 0 and 1, gamma 0).
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["acceptance", "accepted_length_law", "coupled_acceptance", "expected_tokens", "speedup"]
+
+Law = NDArray[np.float64]
+
+
+def acceptance(p: Law, q: Law) -> float:
+    """The largest acceptance that any exact rule has for one draft token of q: sum_x min(p, q) = 1 - TV(p, q).
+
+    Args:
+        p: [V] target's law.
+        q: [V] draft's law.
+
+    Source:
+        Leviathan et al., 2022, arXiv 2211.17192, corollary 3.6.
+    """
+    return float(np.minimum(p, q).sum())
+
+
+def coupled_acceptance(p: Law, q: Law) -> float:
+    """The acceptance of MATCH when draft and target race with the same noise: sum_x 1 / sum_y max(p_y/p_x, q_y/q_x).
+
+    Args:
+        p: [V] target's law.
+        q: [V] draft's law.
+
+    Note:
+        x wins both races when e(x) <= e(y) / max(p_y/p_x, q_y/q_x) for every y, a race with these rates, that of x
+        being 1. At least (1 - TV) / (1 + TV).
+
+    Source:
+        Daliri et al., 2024, arXiv 2408.07978.
+    """
+    both = np.flatnonzero((p > 0) & (q > 0))
+    rates = np.maximum(p[None, :] / p[both, None], q[None, :] / q[both, None])  # [x, y]
+    return float((1.0 / rates.sum(axis=1)).sum())
+
+
+def expected_tokens(alpha: float, gamma: int) -> float:
+    """tau, the expected emitted tokens a pass for a chain: 1 + alpha + ... + alpha**gamma.
+
+    Args:
+        alpha: acceptance rate in [0, 1], the same at each position.
+        gamma: draft tokens a pass.
+
+    Source:
+        Leviathan et al., 2022, arXiv 2211.17192, equation 1.
+    """
+    return float(gamma + 1) if alpha == 1.0 else (1.0 - alpha ** (gamma + 1)) / (1.0 - alpha)
+
+
+def speedup(alpha: float, gamma: int, c: float) -> float:
+    """Plain time a token over speculative time a token, if a pass costs the same for any number of rows.
+
+    Args:
+        alpha: acceptance rate in [0, 1].
+        gamma: draft tokens a pass.
+        c: cost of one draft token in target passes, 0 or more.
+
+    Source:
+        Leviathan et al., 2022, arXiv 2211.17192, theorem 3.8.
+    """
+    return expected_tokens(alpha, gamma) / (gamma * c + 1.0)
+
+
+def accepted_length_law(alpha: float, gamma: int) -> Law:
+    """[gamma + 1] probability that exactly 0, 1, ... gamma draft tokens of a chain are accepted.
+
+    Args:
+        alpha: acceptance rate in [0, 1], the same at each position.
+        gamma: draft tokens a pass.
+    """
+    at_least = alpha ** np.arange(gamma + 2, dtype=np.float64)
+    at_least[-1] = 0.0
+    return at_least[:-1] - at_least[1:]

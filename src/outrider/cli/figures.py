@@ -1,0 +1,94 @@
+"""The figures of a generation: a line, the comparison, everything that was counted, a document.
+
+This module knows results; it does not run anything.
+"""
+
+from dataclasses import asdict
+from typing import Any
+
+from outrider.cli.comparing import Comparison
+from outrider.cli.console import note, print_rows
+from outrider.cli.job import Job
+from outrider.core.params import SamplingParams
+from outrider.engine.generate import Generation
+
+__all__ = ["document", "summary"]
+
+
+def summary(result: Generation, params: SamplingParams, comparison: Comparison | None, *, show_all: bool) -> None:
+    """Print the line of figures, the comparison and, if wanted, everything that was counted."""
+    stats = result.stats
+    parts = [
+        f"{len(result.tokens)} tokens{' (cut at the limit)' if result.finish_reason == 'length' else ''}",
+        f"{stats.block_efficiency:.2f} tokens a target pass",
+        f"acceptance {stats.acceptance_rate:.2f}" if stats.drafted else "nothing drafted",
+    ]
+    if result.seconds_per_token:
+        parts.append(f"{1 / result.seconds_per_token:.1f} tokens/s")
+    parts.append(f"first token after {result.first_token_seconds:.2f} s")
+    if not params.is_greedy:
+        parts.append(f"seed {result.seed}")
+    note(" · ".join(parts))
+    if comparison is not None:
+        note(_compared(comparison))
+    if show_all:
+        print_rows(_rows(result), to_stderr=True)
+
+
+def document(job: Job, result: Generation, params: SamplingParams, comparison: Comparison | None) -> dict[str, Any]:
+    """Everything about one generation, ready for JSON."""
+    return {
+        "model": job.model,
+        "drafters": job.drafters,
+        "policy": job.policy,
+        "rule": job.rule,
+        "text": result.text,
+        "tokens": result.tokens,
+        "finish_reason": result.finish_reason,
+        "seed": result.seed,
+        "num_prompt": result.num_prompt,
+        "first_token_seconds": result.first_token_seconds,
+        "decode_seconds": result.decode_seconds,
+        "tokens_per_second": 1 / result.seconds_per_token if result.seconds_per_token else None,
+        "sampling": asdict(params) | {"seed": result.seed},
+        "provenance": [asdict(who) for who in result.provenance],
+        "stats": result.stats.as_dict(),
+        "comparison": None if comparison is None else comparison.as_dict(),
+    }
+
+
+def _compared(comparison: Comparison) -> str:
+    """The paired speed-up in words."""
+    place = comparison.first_difference
+    equal = "the same tokens" if place is None else f"other tokens from output token {place + 1} on"
+    runs = f"{equal} in {2 * comparison.rounds} runs by turns"
+    if comparison.speedup is None:
+        return f"speed-up unknown, the text is too short to time: {runs}"
+    return (
+        f"speed-up {comparison.speedup:.2f}: {1 / comparison.speculative_seconds:.1f} tokens/s with speculation, "
+        f"{1 / comparison.plain_seconds:.1f} without, {runs}"
+    )
+
+
+def _rows(result: Generation) -> list[tuple[str, str]]:
+    """Names and values of everything that was counted."""
+    stats = result.stats
+    positions = range(max(stats.attempts_at, default=-1) + 1)
+    rows = {
+        "prompt": f"{result.num_prompt} tokens",
+        "acceptance by position": " ".join(f"{stats.acceptance_rate_at(depth):.2f}" for depth in positions) or "-",
+        "accepted / drafted": f"{stats.accepted} / {stats.drafted} ({stats.accepted_fraction:.2f})",
+        "mean accepted length": f"{stats.mean_accepted_length:.2f}",
+        "steps that drafted": f"{stats.drafted_steps} of {stats.steps} ({stats.coverage:.2f})",
+        "drafts wholly refused": f"{stats.zero_accept_steps} ({stats.zero_accept_fraction:.2f})",
+        "cut by a stop or limit": f"{stats.discarded} draft tokens",
+        "rows a pass": f"{stats.rows / stats.steps:.1f}" if stats.steps else "-",
+        "drafting": f"{stats.draft_seconds:.3f} s",
+        "target passes": f"{stats.verify_seconds:.3f} s",
+        "after the first token": f"{result.decode_seconds:.3f} s",
+    }
+    authors = [
+        (f"from {name}", f"{stats.accepted_by[name]} of {count} draft tokens")
+        for name, count in sorted(stats.drafted_by.items())
+    ]
+    return [*rows.items(), *authors]

@@ -1,0 +1,66 @@
+"""The options of one `outrider generate`, and everything that can be refused before anything is loaded.
+
+This module knows words and their meaning; it imports no tensor library. Invariant: a job that was checked names a rule,
+drafters, a policy and sampling settings that exist and go together.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from outrider.core.params import Rule, SamplingParams, Speculation
+from outrider.drafters.registry import check_drafter
+from outrider.errors import InvalidRequestError
+from outrider.policies.registry import build_policy
+
+__all__ = ["Job"]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """The options of one call, as they were given; in `sampling` only those that were."""
+
+    prompt: str
+    model: str
+    system: str | None
+    raw: bool
+    sampling: dict[str, Any]
+    drafters: tuple[str, ...]
+    policy: str
+    length: int | None
+    rule: str
+    compare: bool
+    show_draft: bool
+    stats: bool
+    as_json: bool
+    dtype: str
+    device: str
+    threads: int | None
+
+    def check(self) -> None:
+        """Refuse what cannot be meant.
+
+        Raises:
+            InvalidRequestError: a value does not exist, is out of range or does not go with another.
+        """
+        SamplingParams(**self.sampling)
+        self.speculation()
+        self.draft_models()
+        build_policy(self.policy)
+        if self.raw and self.system is not None:
+            raise InvalidRequestError("--system needs the chat template that --raw leaves out; give one of them.")
+        if self.as_json and self.show_draft:
+            raise InvalidRequestError(
+                "--show-draft has no place in --json, which tells who wrote each token; give one of them."
+            )
+
+    def speculation(self) -> Speculation:
+        """How the request may be speculated on."""
+        rules = {rule.value: rule for rule in Rule}
+        if self.rule not in rules:
+            raise InvalidRequestError(f"--rule is {self.rule!r}; choose one of {', '.join(rules)}.")
+        return Speculation(rule=rules[self.rule], length=self.length)
+
+    def draft_models(self) -> list[str]:
+        """Names of the models that the drafters load; all options of the drafters are checked."""
+        options = [check_drafter(text)[1] for text in self.drafters]
+        return [given["model"] for given in options if "model" in given]

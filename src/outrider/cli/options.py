@@ -1,0 +1,65 @@
+"""Options that several subcommands share, and what is made of them."""
+
+import json
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from outrider.cli.console import waiting
+
+if TYPE_CHECKING:
+    from outrider.models.loading import LoadedModel
+
+__all__ = ["Device", "Dtype", "Json", "Model", "Threads", "load", "print_json"]
+
+Model = Annotated[str, typer.Option("--model", "-m", help="smollm2, a model folder, a .gguf file or a hub name.")]
+Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")]
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+Threads = Annotated[
+    int | None, typer.Option(min=1, metavar="<int>", help="Processor threads; default as PyTorch chooses.")
+]
+Json = Annotated[bool, typer.Option("--json", metavar="", help="Print one JSON document instead of a table.")]
+
+
+def load(name: str, *, dtype: str, device: str, threads: int | None) -> "LoadedModel":
+    """Load a model, with a bar while it is downloaded and a spinner while it is read.
+
+    Raises:
+        OutriderError: the model, its dtype or its device cannot be used.
+    """
+    with waiting("starting"):
+        import torch
+
+        from outrider.models.loading import load_model, pull_model
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    _check_device(device)
+    pull_model(name, progress=sys.stderr.isatty())
+    with waiting(f"loading {name}"):
+        return load_model(name, dtype=dtype, device=device, progress=False)
+
+
+def print_json(document: Any) -> None:
+    """Print one JSON document to standard output."""
+    sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+
+
+def _check_device(device: str) -> None:
+    """Refuse a device that this machine or this build of PyTorch does not have."""
+    import torch
+
+    from outrider.errors import InvalidRequestError
+
+    if device == "auto":
+        return
+    try:
+        if torch.device(device).type not in ("cpu", "cuda"):
+            raise RuntimeError
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        has = "cpu and cuda" if torch.cuda.is_available() else "cpu"
+        raise InvalidRequestError(
+            f"device is {device!r}, but this machine has {has} only; give auto or cpu."
+        ) from error

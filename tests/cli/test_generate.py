@@ -1,0 +1,115 @@
+import json
+
+import pytest
+from cli_helpers import run, write_model
+
+PROMPT = "the cat and the dog and the cat and the dog"
+SAMPLED = ("--temperature", "0.7", "--seed", "5", "--ignore-eos", "--max-tokens", "30")
+
+
+def test_text_goes_to_stdout_and_figures_to_stderr(model: str) -> None:
+    result = run("generate", PROMPT, "-m", model, *SAMPLED)
+    document = json.loads(run("generate", PROMPT, "-m", model, *SAMPLED, "--json").stdout)
+    assert result.exit_code == 0
+    assert result.stdout == document["text"] + "\n"
+    line = result.stderr.strip()
+    assert line.startswith("30 tokens (cut at the limit) · ")
+    assert "tokens a target pass" in line
+    assert line.endswith("seed 5")
+
+
+def test_figures_of_the_document_agree(model: str) -> None:
+    document = json.loads(run("generate", PROMPT, "-m", model, "--ignore-eos", "--max-tokens", "30", "--json").stdout)
+    stats = document["stats"]
+    assert len(document["tokens"]) == stats["emitted"] == len(document["provenance"]) == 30
+    assert sum(who["accepted"] for who in document["provenance"]) == stats["accepted"] > 0
+    assert stats["drafted"] == stats["accepted"] + stats["rejected"] + stats["discarded"]
+    assert stats["block_efficiency"] == pytest.approx(stats["emitted"] / stats["steps"])
+    assert sum(stats["accepted_by"].values()) == stats["accepted"]
+    assert sum(stats["drafted_by"].values()) == stats["drafted"]
+    assert document["tokens_per_second"] > 0
+    assert document["finish_reason"] == "length"
+    assert document["comparison"] is None
+
+
+def test_speculation_changes_no_token(model: str) -> None:
+    one = json.loads(run("generate", PROMPT, "-m", model, *SAMPLED, "--json").stdout)
+    other = json.loads(run("generate", PROMPT, "-m", model, *SAMPLED, "--json", "-d", "none").stdout)
+    drafted = json.loads(
+        run("generate", PROMPT, "-m", model, *SAMPLED, "--json", "-d", f"draft_model:model={model}").stdout
+    )
+    assert one["tokens"] == other["tokens"] == drafted["tokens"]
+    assert other["stats"]["drafted"] == 0
+    assert drafted["stats"]["accepted_by"] == {"draft_model": drafted["stats"]["accepted"]}
+
+
+def test_a_seed_is_drawn_and_reported(model: str) -> None:
+    words = ("generate", PROMPT, "-m", model, "--temperature", "1", "--max-tokens", "8", "--json")
+    first = json.loads(run(*words).stdout)
+    again = json.loads(run(*words, "--seed", str(first["seed"])).stdout)
+    assert again["tokens"] == first["tokens"]
+    assert first["sampling"]["seed"] == first["seed"]
+
+
+def test_compare_pairs_both_ways_of_decoding(model: str) -> None:
+    words = ("generate", PROMPT, "-m", model, "--ignore-eos", "--max-tokens", "24", "--compare")
+    compared = json.loads(run(*words, "--json").stdout)["comparison"]
+    assert compared["is_equal"]
+    assert compared["first_difference"] is None
+    assert compared["speedup"] == pytest.approx(compared["plain_seconds"] / compared["speculative_seconds"])
+    lines = run(*words).stderr.splitlines()
+    assert lines[1].startswith("speed-up ")
+    assert lines[1].endswith("the same tokens in 6 runs by turns")
+
+
+def test_compare_does_not_invent_a_figure_for_one_token(model: str) -> None:
+    result = run("generate", PROMPT, "-m", model, "--max-tokens", "1", "--compare")
+    assert "speed-up unknown" in result.stderr
+
+
+def test_stats_tell_what_each_drafter_gave(model: str) -> None:
+    result = run("generate", PROMPT, "-m", model, "--ignore-eos", "--max-tokens", "24", "--stats")
+    names = [line.split("  ")[0] for line in result.stderr.splitlines()[1:]]
+    assert "acceptance by position" in names
+    assert "from ngram" in names
+
+
+def test_show_draft_marks_drafted_tokens_where_there_are_no_colours(model: str) -> None:
+    words = ("generate", "aaaa", "--raw", "-m", model, "--ignore-eos", "--max-tokens", "24")
+    shown = run(*words, "--show-draft")
+    assert "\x1b" not in shown.output
+    assert shown.stdout.count("\u2039") == shown.stdout.count("\u203a") > 0
+    assert shown.stdout.replace("\u2039", "").replace("\u203a", "") == run(*words).stdout
+    assert "drafted by: ngram" in shown.stderr
+
+
+def test_show_draft_says_what_is_not_part_of_the_text(model: str) -> None:
+    text = run("generate", PROMPT, "-m", model, *SAMPLED).stdout
+    stop = text[10:12]
+    cut = run("generate", PROMPT, "-m", model, *SAMPLED, "--stop", stop).stdout
+    shown = run("generate", PROMPT, "-m", model, *SAMPLED, "--stop", stop, "--show-draft")
+    assert cut == text[: text.index(stop)] + "\n"
+    assert f"shown, but not part of the text: {stop!r}" in shown.stderr
+
+
+@pytest.mark.parametrize("words", [("--file", "prompt.txt"), ("--file", "-"), ()])
+def test_files_and_pipes_say_the_same_as_the_argument(model: str, words: tuple[str, ...]) -> None:
+    said = "un café, s'il te plaît 🙂"
+    with open("prompt.txt", "w", encoding="utf-8") as file:
+        file.write(said + "\n")
+    tail = ("-m", model, "--max-tokens", "8", "--json")
+    expected = json.loads(run("generate", said, *tail).stdout)
+    given = json.loads(run("generate", *words, *tail, stdin=said + "\n").stdout)
+    assert given["num_prompt"] == expected["num_prompt"]
+    assert given["tokens"] == expected["tokens"]
+
+
+def test_raw_prompts_keep_every_character(model: str) -> None:
+    given = json.loads(run("generate", "--raw", "-m", model, "--max-tokens", "1", "--json", stdin=" \n").stdout)
+    assert given["num_prompt"] == 2
+
+
+def test_models_without_a_template_need_raw(tmp_path_factory: pytest.TempPathFactory) -> None:
+    bare = str(write_model(tmp_path_factory.mktemp("bare") / "bare", template=False))
+    assert "--raw" in run("generate", "hi", "-m", bare).stderr
+    assert run("generate", "hi", "-m", bare, "--raw", "--max-tokens", "2").exit_code == 0

@@ -1,0 +1,277 @@
+"""Paths, verdicts, refusals and limits of the two rules, one row as good as alone."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from toy import PROMPT, Toy, TreeLaws, draft_tree, emitted
+
+from outrider.analysis.enumerate import EnumeratingCoins
+from outrider.core.coins import At, BatchCoins, Stream
+from outrider.core.params import Draw, Rule, SamplingParams
+from outrider.core.tree import children, path
+from outrider.core.types import Proposal
+from outrider.core.verify import verify
+from strategies import proposals
+
+
+class ScriptedCoins:
+    """Coins whose MATCH answers are a given text and whose other answers are a given yes or no."""
+
+    def __init__(self, text=(), accepts=True):
+        self.text, self.accepts, self.probs = text, accepts, []
+
+    def sample(self, law, at: At):
+        return np.asarray([self.text[position - len(PROMPT)] for position in at.position.tolist()])
+
+    def accept(self, prob, at):
+        self.probs += np.asarray(prob).tolist()
+        return np.asarray(prob) > (0.0 if self.accepts else 1.0)
+
+    def draw(self, law, at):
+        return np.asarray(law).argmax(axis=1)
+
+
+class FixedLaws:
+    """The same rows whatever the path."""
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def at(self, requests, nodes):
+        return self.rows[np.zeros(len(requests), dtype=np.int64)]
+
+
+def judge(rule, proposal, law, coins):
+    return verify([rule], FixedLaws(law), [proposal], coins, [len(PROMPT)])[0]
+
+
+@given(proposals(3, 7), st.lists(st.integers(0, 2), min_size=8, max_size=8))
+def test_match_emits_the_sampled_path_for_every_tree(proposal, text):
+    target = Toy(1)
+    (result,) = verify([Rule.MATCH], TreeLaws(target, [proposal]), [proposal], ScriptedCoins(text), [len(PROMPT)])
+    block = emitted(proposal, result)
+    assert block == tuple(text[: len(block)])
+    assert result.nodes == path(proposal.parents, result.nodes[-1] if result.nodes else -1)
+    below = children(proposal.parents)[result.nodes[-1] if result.nodes else -1]
+    assert result.next_token not in [proposal.tokens[child] for child in below]
+    assert result.ended == ("correction" if below else "bonus")
+
+
+def test_match_emits_the_sampled_path_for_all_small_trees():
+    """All binary trees of three levels over two tokens, all texts: not one case left to chance."""
+    shapes = [(0, 1), (0,), (1,), ()]
+    for root, left, right in itertools.product(shapes, repeat=3):
+        tokens, parents = list(root), [-1] * len(root)
+        for first, below in ((0, left), (1, right)):
+            if first in root:
+                tokens += below
+                parents += [root.index(first)] * len(below)
+        proposal = Proposal(
+            np.asarray(tokens, dtype=np.int64),
+            np.asarray(parents, dtype=np.int64),
+            np.zeros(len(tokens), dtype=np.int64),
+            ("toy",) * len(tokens),
+            np.ones(len(tokens)),
+        )
+        for text in itertools.product((0, 1), repeat=3):
+            block = emitted(proposal, judge(Rule.MATCH, proposal, np.full((1, 2), 0.5), ScriptedCoins(text)))
+            assert block == text[: len(block)]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("drafter_seed", [2, 7])
+def test_a_seed_says_one_text_however_it_is_drafted(make, temperature, drafter_seed):
+    """SD-37, AX-01: FasterDecoding/Medusa#99. Every shape and draw, penalties on, against plain decoding."""
+    params = SamplingParams(temperature=temperature, top_p=0.9, frequency_penalty=0.4, bad_words=[[1, 2]])
+
+    def decode(seed, widths, draw):
+        text = ()
+        for round_ in range(12):
+            if len(text) >= 8:
+                break
+            target, drafter = (Toy(s, 5, p, committed=text, make=make) for s, p in ((2, params), (drafter_seed, None)))
+            stream, start = Stream(seed, round_), len(PROMPT) + len(text)
+            if draw == Draw.SHARED_NOISE:
+                tree = Proposal.chain(stream.shared(drafter.law(()), start, 1), source="toy", draw=draw)
+            else:
+                tree = draft_tree(stream, drafter, widths, draw)
+            (result,) = verify([Rule.MATCH], TreeLaws(target, [tree]), [tree], BatchCoins([stream]), [start])
+            text += emitted(tree, result)
+        return text[:8]
+
+    for seed in range(6):
+        plain = decode(seed, (), Draw.DETERMINISTIC)
+        for draw, widths in itertools.product(Draw, [(1, 1, 1), (2, 2), (4,)]):
+            assert decode(seed, widths, draw) == plain
+
+
+def test_laws_are_pulled_once_for_each_visited_node():
+    target, proposal = Toy(1), Proposal.chain([2, 1, 0], source="toy")
+    laws = TreeLaws(target, [proposal])
+    verify([Rule.MATCH], laws, [proposal], ScriptedCoins((2, 1, 1)), [len(PROMPT)])
+    assert laws.pulled == [(0, -1), (0, 0), (0, 1)]
+
+
+@pytest.mark.parametrize("draw", [Draw.DETERMINISTIC, Draw.IID, Draw.WITHOUT_REPLACEMENT, Draw.TOP_PLUS_SAMPLE])
+def test_a_row_is_judged_as_if_it_were_alone(make, draw):
+    """AX-19, AX-20: vllm-project/vllm PR 31908, PR 29699. Rules, shapes and draws mixed in one batch."""
+    target, drafter = Toy(2, 5, make=make), Toy(3, 5, make=make)
+    streams = [Stream(seed, 4) for seed in range(40)]
+    trees, rules = [], []
+    for seed, stream in enumerate(streams):
+        kind = draw if seed % 3 else Draw.DETERMINISTIC
+        trees.append(draft_tree(stream, drafter, [(2, 2), (1, 1, 1), (3,), ()][seed % 4], kind))
+        rules.append(Rule.MATCH if seed % 5 == 0 else Rule.TOKEN)
+    positions = [len(PROMPT) + seed for seed in range(40)]
+    together = verify(rules, TreeLaws(target, trees), trees, BatchCoins(streams), positions)
+    alone = [
+        verify([rule], TreeLaws(target, [tree]), [tree], BatchCoins([stream]), [position])[0]
+        for rule, tree, stream, position in zip(rules, trees, streams, positions, strict=True)
+    ]
+    assert together == alone
+
+
+def test_greedy_target_refuses_a_likely_but_second_token():
+    """SD-02: jaymody/speculative-sampling#3 and #9. At temperature 0 both laws are one-hot before the rule."""
+    logits = np.log(np.asarray([[0.3, 0.5, 0.2]]))
+    target = Toy(1, params=SamplingParams())
+    law = target.processor.law(logits, [target.processor.start(target.history)])
+    draft = Proposal.chain([0], source="toy", draw=Draw.IID, probs=np.asarray([[0.2, 0.1, 0.7]]))
+    for rule in Rule:
+        result = judge(rule, draft, law, BatchCoins([Stream(5, 0)]))
+        assert (result.nodes, result.next_token, result.ended) == ((), 1, "correction")
+
+
+def test_disjoint_supports_accept_nothing():
+    """AX-05: huggingface/transformers PR 28508."""
+    law = np.asarray([[0.5, 0.5, 0.0, 0.0]])
+    draft = Proposal.chain([2], source="toy", draw=Draw.IID, probs=np.asarray([[0.0, 0.0, 0.5, 0.5]]))
+    results = [judge(Rule.TOKEN, draft, law, BatchCoins([Stream(seed, 0)])) for seed in range(300)]
+    assert all(result.nodes == () and result.next_token in (0, 1) for result in results)
+
+
+def test_sampled_requests_do_not_follow_the_argmax():
+    """AX-07: lablup/mlxcel#902. A perfect drafter of the argmax, a flat target: frequencies follow the law."""
+    law = np.asarray([[0.4, 0.3, 0.3]])
+    draft = Proposal.chain([0], source="toy")
+    for rule in Rule:
+        firsts = [emitted(draft, judge(rule, draft, law, BatchCoins([Stream(s, 0)])))[0] for s in range(2000)]
+        assert np.bincount(firsts, minlength=3) / 2000 == pytest.approx([0.4, 0.3, 0.3], abs=0.04)
+
+
+@pytest.mark.parametrize("rule", list(Rule))
+def test_every_emitted_bigram_is_possible(rule):
+    """AX-08: openvinotoolkit/openvino.genai#4190. The correction comes from the rejected token's row."""
+    following = {0: 1, 1: 2, 2: 3, 3: 0}
+    drafts = [[1, 3, 2, 0], [2, 2, 2, 2], [1], [0], [1, 2, 3, 0]]
+
+    class Bigrams:
+        def __init__(self, proposal):
+            self.proposal = proposal
+
+        def at(self, requests, nodes):
+            last = [int(self.proposal.tokens[node]) if node >= 0 else 0 for node in nodes.tolist()]
+            return np.eye(4)[[following[token] for token in last]] * 0.75 + 0.25 * np.eye(4)[last]
+
+    for draft, seed in itertools.product(drafts, range(40)):
+        proposal = Proposal.chain(draft, source="toy")
+        (result,) = verify([rule], Bigrams(proposal), [proposal], BatchCoins([Stream(seed, 0)]), [1])
+        text = (0, *emitted(proposal, result))
+        assert all(after in (before, following[before]) for before, after in itertools.pairwise(text))
+
+
+@pytest.mark.parametrize("rule", list(Rule))
+def test_a_law_that_is_no_number_fails_its_own_request_only(make, rule):
+    """SD-09: ohdearquant/lattice PR 375."""
+    good = Toy(1, make=make)
+    proposal = Proposal.chain([0, 1], source="toy")
+
+    class Broken(TreeLaws):
+        def at(self, requests, nodes):
+            rows = super().at(requests, nodes)
+            rows[make((requests == 1) & (nodes >= 0))] = float("nan")
+            return rows
+
+    coins = ScriptedCoins((0, 1, 2, 0))
+    results = verify([rule] * 2, Broken(good, [proposal] * 2), [proposal] * 2, coins, [len(PROMPT)] * 2)
+    assert results[0].nodes == (0, 1)
+    assert (results[1].nodes, results[1].next_token, results[1].ended) == ((0,), -1, "invalid")
+
+
+def test_a_draft_law_that_is_no_number_is_never_accepted():
+    law = np.asarray([[0.2, 0.8]])
+    draft = Proposal.chain([0], source="toy", draw=Draw.IID, probs=np.full((1, 2), np.nan))
+    result = judge(Rule.TOKEN, draft, law, ScriptedCoins())
+    assert (result.nodes, result.next_token) == ((), 1)
+
+
+def test_equal_laws_accept_always_and_fall_back_to_the_target():
+    """SD-09: duoan/TorchCode#16. p equal to q is accepted; if the coin says no all the same, p is drawn from."""
+    law = np.asarray([[0.25, 0.75]])
+    draft = Proposal.chain([0], source="toy", draw=Draw.IID, probs=law)
+    coins = ScriptedCoins(accepts=False)
+    assert judge(Rule.TOKEN, draft, law, coins).next_token == 1
+    assert coins.probs == [1.0]
+
+
+@pytest.mark.parametrize("rule", list(Rule))
+@pytest.mark.parametrize("token", [-1, 3, 151_936])
+def test_tokens_beyond_the_vocabulary_are_never_accepted(make, rule, token):
+    """SD-11: a draft with padded embedding rows proposes an id that the target does not know."""
+    target = Toy(1, make=make)
+    for draft in (
+        Proposal.chain([token, 0], source="toy"),
+        Proposal.chain([token, 0], source="toy", draw=Draw.IID, probs=make(np.full((2, 3), 1 / 3))),
+    ):
+        (result,) = verify([rule], TreeLaws(target, [draft]), [draft], BatchCoins([Stream(1, 0)]), [9])
+        assert result.nodes == ()
+        assert 0 <= result.next_token < 3
+
+
+def test_draws_that_do_not_fit_the_rule_are_refused():
+    law = np.full((1, 3), 1 / 3)
+    two = Proposal(
+        np.asarray([0, 1]),
+        np.asarray([-1, -1]),
+        np.asarray([int(Draw.IID), int(Draw.WITHOUT_REPLACEMENT)]),
+        ("toy",) * 2,
+        np.ones(2),
+        law,
+    )
+    with pytest.raises(ValueError, match="IID and WITHOUT_REPLACEMENT"):
+        judge(Rule.TOKEN, two, law, ScriptedCoins())
+    with pytest.raises(ValueError, match="SHARED_NOISE"):
+        judge(Rule.TOKEN, Proposal.chain([0], source="toy", draw=Draw.SHARED_NOISE), law, ScriptedCoins())
+    with pytest.raises(ValueError, match="no probs"):
+        judge(Rule.TOKEN, Proposal.chain([0], source="toy", draw=Draw.IID), law, ScriptedCoins())
+    assert judge(Rule.MATCH, two, law, ScriptedCoins((1, 0))).nodes == (1,)
+
+
+def test_no_coin_is_asked_for_twice_in_a_walk():
+    """Each key at most once: the enumeration refuses a second question for one key."""
+    target, drafter = Toy(2, 4), Toy(3, 4)
+    for draw in (Draw.IID, Draw.TOP_PLUS_SAMPLE):
+        proposal = draft_tree(Stream(1, 0), drafter, (2, 2, 1), draw)
+        verify([Rule.TOKEN], TreeLaws(target, [proposal]), [proposal], EnumeratingCoins(), [5])
+    coins = EnumeratingCoins()
+    at = At(np.asarray([0]), np.asarray([-1]), np.asarray([5]))
+    coins.draw(np.asarray([[0.5, 0.5]]), at)
+    with pytest.raises(ValueError, match="twice"):
+        coins.draw(np.asarray([[0.5, 0.5]]), at)
+
+
+def test_tensors_on_the_cpu_give_the_verdicts_of_numpy():
+    import torch
+
+    for draw in (Draw.IID, Draw.WITHOUT_REPLACEMENT):
+        verdicts = []
+        for make in (np.asarray, torch.as_tensor):
+            target, drafter = Toy(2, 6, make=make), Toy(3, 6, make=make)
+            streams = [Stream(seed, 0) for seed in range(50)]
+            trees = [draft_tree(stream, drafter, (2, 1), draw) for stream in streams]
+            laws = TreeLaws(target, trees)
+            verdicts.append(verify([Rule.TOKEN] * 50, laws, trees, BatchCoins(streams), [7] * 50))
+        assert verdicts[0] == verdicts[1]
