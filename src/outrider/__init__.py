@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from outrider.core.types import Kept, Outcome, Plan, Proposal, TokenEvent
     from outrider.drafters.base import DraftContext, Drafter, Needs, Observation
     from outrider.engine.config import EngineConfig
-    from outrider.engine.engine import Engine, TextEvent
+    from outrider.engine.engine import Engine
     from outrider.engine.generate import Generation, build_engine, generate
+    from outrider.engine.outbox import TextEvent
     from outrider.engine.stats import SpecStats
     from outrider.models.base import Target
     from outrider.models.loading import load_model
@@ -63,8 +64,9 @@ _HOMES = {
     "core.types": ("Kept", "Outcome", "Plan", "Proposal", "TokenEvent"),
     "drafters.base": ("DraftContext", "Drafter", "Needs", "Observation"),
     "engine.config": ("EngineConfig",),
-    "engine.engine": ("Engine", "TextEvent"),
+    "engine.engine": ("Engine",),
     "engine.generate": ("Generation", "build_engine", "generate"),
+    "engine.outbox": ("TextEvent",),
     "engine.stats": ("SpecStats",),
     "models.base": ("Target",),
     "models.loading": ("load_model",),

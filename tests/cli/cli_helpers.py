@@ -55,12 +55,11 @@ def spawn(*words: str, **options: Any) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-c", code, *words], text=True, env=environment, **pipes)
 
 
-def write_model(path: Path, *, letters: str = "", template: bool = True, **changes: Any) -> Path:
+def write_model(path: Path, *, template: bool = True, **changes: Any) -> Path:
     """Write a random model of two layers that knows bytes and four special tokens.
 
     Args:
         path: the folder.
-        letters: replacement for the last special token, which makes another vocabulary.
         template: whether it has a chat template.
         changes: of `config.json`.
     """
@@ -77,7 +76,7 @@ def write_model(path: Path, *, letters: str = "", template: bool = True, **chang
     shapes = expected_shapes(config_from_folder(values, "test"))
     weights = {name: torch.randn(shape, generator=generator) / 8 for name, shape in shapes.items()}
     save_file({name: w.abs() if w.ndim == 1 else w for name, w in weights.items()}, path / "model.safetensors")
-    _write_tokenizer(path, ["</s>", "<|user|>", "<|assistant|>", letters or "<|system|>"], template)
+    _write_tokenizer(path, ["</s>", "<|user|>", "<|assistant|>", "<|system|>"], template)
     return path
 
 

@@ -67,6 +67,13 @@ def test_compare_does_not_invent_a_figure_for_one_token(model: str) -> None:
     assert "speed-up unknown" in result.stderr
 
 
+def test_compare_says_that_a_law_exact_rule_keeps_no_text(model: str) -> None:
+    words = ("generate", PROMPT, "-m", model, *SAMPLED, "--rule", "token", "-d", f"draft_model:model={model}")
+    line = run(*words, "--compare").stderr.splitlines()[1]
+    assert "tokens that differ from output token" in line
+    assert "(rule token keeps the law, not the text)" in line
+
+
 def test_stats_tell_what_each_drafter_gave(model: str) -> None:
     result = run("generate", PROMPT, "-m", model, "--ignore-eos", "--max-tokens", "24", "--stats")
     names = [line.split("  ")[0] for line in result.stderr.splitlines()[1:]]

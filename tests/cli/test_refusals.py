@@ -10,7 +10,7 @@ from outrider.errors import OutriderError
 WORDS = {
     ("--drafter", "ngrm"): ("'ngrm'", "draft_model, ngram"),
     ("--drafter", "ngram:mx=3"): ("'mx'", "max"),
-    ("--drafter", "draft_model"): ("model",),
+    ("--drafter", "draft_model"): ("add model=...",),
     ("--drafter", "draft_model:model=smolm2"): ("'smolm2'", "smollm2"),
     ("--policy", "fixd"): ("'fixd'", "fixed"),
     ("--rule", "mach"): ("'mach'", "match"),
@@ -107,8 +107,8 @@ def test_pickles_are_never_loaded(model: str) -> None:
     for path in (Path("pickled/pytorch_model.bin"), Path("weights.bin"), Path("weights.pt")):
         path.write_bytes(pickle.dumps(_Trap()))
     assert "never loaded" in refusal("generate", "hi", "-m", "pickled")
-    assert "weights.bin" in refusal("generate", "hi", "-m", "weights.bin")
-    assert "weights.pt" in refusal("generate", "hi", "-m", "weights.pt")
+    assert "weights.bin is no .gguf file and may be a pickle" in refusal("generate", "hi", "-m", "weights.bin")
+    assert "weights.pt is no .gguf file and may be a pickle" in refusal("generate", "hi", "-m", "weights.pt")
     assert not Path("trap").exists()
 
 
@@ -120,10 +120,9 @@ class _Trap:
 
 
 def test_a_drafter_with_another_vocabulary(model: str) -> None:
-    other = str(write_model(Path("other").absolute(), letters="<|other|>", vocab_size=300))
-    shutil.copytree(other, "plain")
-    tokenizer = Path("plain/tokenizer.json")
-    tokenizer.write_text(tokenizer.read_text(encoding="utf-8").replace('"a":', '"swap":').replace('"b":', '"a":'))
+    tokenizer = write_model(Path("plain")) / "tokenizer.json"
+    swapped = tokenizer.read_text(encoding="utf-8").replace('"a":', '"?":').replace('"b":', '"a":')
+    tokenizer.write_text(swapped.replace('"?":', '"b":'), encoding="utf-8")
     sentence = refusal("generate", "hi", "-m", model, "-d", "draft_model:model=plain")
     assert "'plain' cannot draft for" in sentence
     assert model in sentence

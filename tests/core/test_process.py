@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, reject
+from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 from toy import Toy, draft_tree, round_law
 
@@ -87,6 +87,7 @@ def law(params, row, prompt=(), output=(), split=None, ends=ENDS, mask=None):
 tokens = st.lists(st.integers(0, VOCAB - 1), max_size=6)
 
 
+@settings(max_examples=500)
 @given(data=st.data(), row=logits_rows(VOCAB), prompt=tokens, output=tokens)
 def test_law_equals_the_reference(make_each, data, row, prompt, output):
     params = data.draw(sampling_params(VOCAB))
@@ -172,9 +173,9 @@ def test_ties_at_a_cut_stay_in(make):
 
 @pytest.mark.parametrize("shape", ["steep", "zipf", "flat", "steps", "constant"])
 @pytest.mark.parametrize(
-    "settings", [{"top_p": 0.95003}, {"top_p": 0.30007}, {"top_k": 700, "top_p": 0.99901}, {"top_k": 40}]
+    "cuts", [{"top_p": 0.95003}, {"top_p": 0.30007}, {"top_k": 700, "top_p": 0.99901}, {"top_k": 40}]
 )
-def test_cuts_of_a_large_row_equal_those_of_a_full_sort(make, shape, settings):
+def test_cuts_of_a_large_row_equal_those_of_a_full_sort(make, shape, cuts):
     generator, size = np.random.default_rng(3), 20_000
     row = {
         "steep": generator.normal(size=size) * 4,
@@ -183,9 +184,16 @@ def test_cuts_of_a_large_row_equal_those_of_a_full_sort(make, shape, settings):
         "steps": generator.integers(0, 12, size=size) * 1.0,
         "constant": np.zeros(size),
     }[shape]
-    params = SamplingParams(temperature=1.0, **settings)
+    params = SamplingParams(temperature=1.0, **cuts)
     expected = reference_law(params, row, (), (), ())
     np.testing.assert_allclose(np.asarray(law(params, make(row), ends=())), expected, rtol=1e-10)
+
+
+def test_min_p_comes_after_top_p(make):
+    """top-p looks at the mass that top-k left, not at what min-p will leave."""
+    row = np.log(np.asarray([0.40, 0.30, 0.12, 0.10, 0.08]))
+    params = SamplingParams(temperature=1.0, top_k=4, top_p=0.5, min_p=0.5)
+    assert (np.asarray(law(params, make(row), ends=())) > 0).tolist() == [True, True, False, False, False]
 
 
 class Mask:
@@ -267,16 +275,16 @@ def test_float32_laws_are_as_exact_as_float32():
 
 
 @pytest.mark.parametrize(
-    ("settings", "sentence"),
+    ("asked", "sentence"),
     [
         ({"logit_bias": {7: 1.0}}, "logit_bias names token 7"),
         ({"bad_words": [[0, 9]]}, "bad_words names token 9"),
         ({"stop_token_ids": [6]}, "stop_token_ids names token 6"),
     ],
 )
-def test_ids_beyond_the_vocabulary_are_refused(settings, sentence):
+def test_ids_beyond_the_vocabulary_are_refused(asked, sentence):
     with pytest.raises(InvalidRequestError, match=sentence):
-        Processor(SamplingParams(**settings), 6)
+        Processor(SamplingParams(**asked), 6)
     Processor(SamplingParams(), 6, end_ids=(9,))
 
 

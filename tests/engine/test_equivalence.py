@@ -10,7 +10,9 @@ PR 10198 and #42744 (sampling settings that reach some rows only).
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
+import torch
 from engine_helpers import (
     PROMPT,
     VOCAB,
@@ -33,6 +35,7 @@ from outrider.drafters.draft_model import DraftModel
 from outrider.drafters.ngram import NgramDrafter
 from outrider.drafters.scripted import ScriptedDrafter
 from outrider.models.base import Target
+from outrider.models.toy import TableTarget, random_decoder
 from outrider.policies.base import Policy
 from outrider.policies.fixed import Fixed
 from outrider.policies.heuristic import Heuristic
@@ -193,6 +196,36 @@ def test_drafts_may_be_bigger_or_equal_or_of_another_family() -> None:
         request = run(engine(target, [DraftModel(model, VOCAB)], Fixed(3)), PROMPT, GREEDY)
         assert request.output == plain(target, PROMPT, GREEDY)
         assert request.finish_reason == "length"
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "mistral"])
+def test_bfloat16_text_is_the_same_at_every_width_where_rows_are_invariant(family: str) -> None:
+    # vllm-project/vllm#7627, ml-explore/mlx-lm#1470, ggml-org/llama.cpp#27407: rounding follows the width of the pass.
+    target = random_decoder(4, dtype=torch.bfloat16, hidden=32, invariant=True, family=family)
+    params = SamplingParams(max_tokens=40)
+    off = run(engine(target), PROMPT, params, Speculation(off=True)).output
+    texts = SameText([*PROMPT, *off])
+    for script in (
+        scripted.all_right(texts),
+        scripted.wrong_half(texts, VOCAB),
+        scripted.deep_tree(texts, 3, -1, VOCAB),
+    ):
+        running = engine(target, [ScriptedDrafter(script)], Wide(12, 8, 3))
+        assert [request.output for request in run_lengths(running, PROMPT, params)] == [off] * 8
+
+
+def test_an_exact_tie_goes_to_the_lowest_id_on_every_path() -> None:
+    def tied(last: tuple[int, ...]) -> "np.ndarray":
+        row = np.zeros(VOCAB, dtype=np.float32)
+        row[[(7 * last[-1] + 3) % VOCAB, (5 * last[-1] + 1) % VOCAB, 60]] = 2.0
+        return row
+
+    target = TableTarget(VOCAB, order=1, logits=tied)
+    expected = plain(target, PROMPT, GREEDY)
+    for before, after in zip([PROMPT[-1], *expected], expected, strict=False):
+        assert after == min((7 * before + 3) % VOCAB, (5 * before + 1) % VOCAB, 60)
+    for drafter in (DraftModel(target, VOCAB), ScriptedDrafter(scripted.wrong_half(known(target, GREEDY), VOCAB))):
+        check(target, drafter, Fixed(8), GREEDY)
 
 
 @pytest.mark.slow

@@ -5,7 +5,10 @@ Written against vllm-project/vllm#6038, #13196 and NVIDIA/TensorRT-LLM PR 17599 
 others (neighbours change the text).
 """
 
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from engine_helpers import PROMPT, VOCAB, Listening, SameText, Wide, decoder, engine, finish, plain, run
@@ -131,3 +134,17 @@ def test_a_policy_s_cuts_do_not_touch_the_text() -> None:
     request = run(running, PROMPT, PARAMS)
     assert request.output == plain(target, PROMPT, PARAMS)
     assert max(request.stats.lengths) <= 1
+
+
+def test_the_text_is_the_same_in_every_process() -> None:
+    # sgl-project/sglang#39597: kernels were chosen anew, and differently, at each start.
+    script = f"""
+import sys, torch
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+torch.set_num_threads(1)
+from engine_helpers import PROMPT, run
+from test_seeds import PARAMS, build
+print(*run(build(), PROMPT, PARAMS).output)
+"""
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert list(map(int, result.stdout.split())) == run(build(), PROMPT, PARAMS).output

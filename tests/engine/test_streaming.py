@@ -22,9 +22,7 @@ from toy_text import EMOJI, make_tokenizer
 
 TOKENIZER = make_tokenizer()
 SMILE = TOKENIZER.encode(EMOJI)
-SAID = (
-    TOKENIZER.encode("he said " + EMOJI + EMOJI + " caf") + ACUTE + TOKENIZER.encode(" and " + EMOJI + " at the end.")
-)
+SAID = TOKENIZER.encode(f"he said {EMOJI}{EMOJI} café and {EMOJI} at the end.")
 
 
 def speaker(said: list[int] = SAID) -> TableTarget:

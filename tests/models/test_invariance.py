@@ -8,7 +8,7 @@ from outrider.models.base import ForwardInputs, Segment
 from outrider.models.decoder import Decoder
 from outrider.models.toy import random_decoder, random_source, toy_config
 
-LENGTH = 300
+LENGTH = 200  # crosses a key block
 
 
 def decoder_of(family: str, dtype: torch.dtype, **config) -> Decoder:
@@ -58,7 +58,7 @@ def test_chunks_of_a_prompt_change_no_bit(dtype, family, shape):
     decoder = decoder_of(family, dtype, **shape)
     tokens = np.random.default_rng(0).integers(0, 64, LENGTH)
     alone = in_chunks(decoder, tokens, [1] * LENGTH)
-    for sizes in ([LENGTH], [33] * 9 + [3], [7, 120, 2, 64, 65, 42], [128, 128, 44], [31, 97, 172]):
+    for sizes in ([LENGTH], [33] * 6 + [2], [7, 120, 2, 64, 7], [128, 72], [31, 97, 72]):
         assert torch.equal(in_chunks(decoder, tokens, sizes), alone), sizes
 
 

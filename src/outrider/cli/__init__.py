@@ -24,5 +24,5 @@ def _open_streams() -> None:
     """Make both output streams take any text, also closed ones and those of terminals that lack a sign."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
         getattr(sys, name).reconfigure(errors="replace")

@@ -9,13 +9,15 @@ from typing import Any
 from outrider.cli.comparing import Comparison
 from outrider.cli.console import note, print_rows
 from outrider.cli.job import Job
-from outrider.core.params import SamplingParams
+from outrider.core.params import Rule, SamplingParams
 from outrider.engine.generate import Generation
 
 __all__ = ["document", "summary"]
 
 
-def summary(result: Generation, params: SamplingParams, comparison: Comparison | None, *, show_all: bool) -> None:
+def summary(
+    result: Generation, params: SamplingParams, comparison: Comparison | None, *, rule: str, show_all: bool
+) -> None:
     """Print the line of figures, the comparison and, if wanted, everything that was counted."""
     stats = result.stats
     parts = [
@@ -30,7 +32,7 @@ def summary(result: Generation, params: SamplingParams, comparison: Comparison |
         parts.append(f"seed {result.seed}")
     note(" · ".join(parts))
     if comparison is not None:
-        note(_compared(comparison))
+        note(_compared(comparison, rule))
     if show_all:
         print_rows(_rows(result), to_stderr=True)
 
@@ -57,10 +59,12 @@ def document(job: Job, result: Generation, params: SamplingParams, comparison: C
     }
 
 
-def _compared(comparison: Comparison) -> str:
+def _compared(comparison: Comparison, rule: str) -> str:
     """The paired speed-up in words."""
     place = comparison.first_difference
-    equal = "the same tokens" if place is None else f"other tokens from output token {place + 1} on"
+    equal = "the same tokens" if place is None else f"tokens that differ from output token {place + 1} on"
+    if place is not None and rule != Rule.MATCH.value:
+        equal += f" (rule {rule} keeps the law, not the text)"
     runs = f"{equal} in {2 * comparison.rounds} runs by turns"
     if comparison.speedup is None:
         return f"speed-up unknown, the text is too short to time: {runs}"

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from outrider.cli.options import Device, Dtype, Model, Threads
+from outrider.cli.options import Device, Dtype, Model, Threads, starting
 
 __all__ = ["command"]
 
@@ -137,6 +137,7 @@ def command(
         threads=threads,
     )
     job.check()
-    from outrider.cli.generating import run  # imports the tensor library, so only what can be done comes here
+    with starting():  # imports the tensor library, so only what can be done comes here
+        from outrider.cli.generating import run
 
     run(job)

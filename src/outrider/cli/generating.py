@@ -38,4 +38,4 @@ def run(job: Job) -> None:
     if job.as_json:
         print_json(document(job, result, params, comparison))
     else:
-        summary(result, params, comparison, show_all=job.stats)
+        summary(result, params, comparison, rule=job.rule, show_all=job.stats)

@@ -1,7 +1,10 @@
 """Options that several subcommands share, and what is made of them."""
 
+import contextlib
+import gc
 import json
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,7 +14,7 @@ from outrider.cli.console import waiting
 if TYPE_CHECKING:
     from outrider.models.loading import LoadedModel
 
-__all__ = ["Device", "Dtype", "Json", "Model", "Threads", "load", "print_json"]
+__all__ = ["Device", "Dtype", "Json", "Model", "Threads", "load", "print_json", "starting"]
 
 Model = Annotated[str, typer.Option("--model", "-m", help="smollm2, a model folder, a .gguf file or a hub name.")]
 Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")]
@@ -28,7 +31,7 @@ def load(name: str, *, dtype: str, device: str, threads: int | None) -> "LoadedM
     Raises:
         OutriderError: the model, its dtype or its device cannot be used.
     """
-    with waiting("starting"):
+    with starting():
         import torch
 
         from outrider.models.loading import load_model, pull_model
@@ -37,8 +40,23 @@ def load(name: str, *, dtype: str, device: str, threads: int | None) -> "LoadedM
         torch.set_num_threads(threads)
     _check_device(device)
     pull_model(name, progress=sys.stderr.isatty())
-    with waiting(f"loading {name}"):
+    with starting(f"loading {name}"):
         return load_model(name, dtype=dtype, device=device, progress=False)
+
+
+@contextlib.contextmanager
+def starting(label: str = "starting") -> Iterator[None]:
+    """A spinner on a terminal while libraries and weights are read.
+
+    They make many objects that stay, so the search for garbage is put off meanwhile and passes over them afterwards.
+    """
+    gc.disable()
+    try:
+        with waiting(label):
+            yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def print_json(document: Any) -> None:

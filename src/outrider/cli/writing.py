@@ -47,8 +47,8 @@ class Writer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """End the line, also where the text broke off."""
-        if kind is not None and not issubclass(kind, KeyboardInterrupt):
-            return
+        if kind is not None and issubclass(kind, OSError):
+            return  # nobody reads any more
         self._mark(None)
         if self._text or self._shown or kind is None:
             self._write("\n")

@@ -130,7 +130,7 @@ def read_options(owner: str, given: Mapping[str, str], options: Sequence[Option]
     for name, option in declared.items():
         if name not in given:
             if option.required:
-                raise InvalidRequestError(f"{owner} needs the option {name}; give {option.meaning}.")
+                raise InvalidRequestError(f"{owner} needs the option {name}; add {name}=..., {option.meaning}.")
             values[name] = option.default
             continue
         try:

@@ -178,13 +178,13 @@ class Processor:
     def _cut(self, weights: Any) -> Any:
         """[V] the law of weights [V] whose largest is 1, after top-k, top-p and min-p."""
         params, xp = self.params, namespace(weights)
-        cut = params.min_p  # every cut keeps the weights from some value on, so the largest value decides
-        mass = xp.sum(weights)
+        cut, mass = 0.0, xp.sum(weights)
         if 0 < params.top_k < self.vocab_size:
-            cut = max(cut, _top_k_cut(weights, params.top_k))
+            cut = _top_k_cut(weights, params.top_k)
             mass = xp.sum(select(weights, weights >= cut)) if params.top_p < 1.0 else mass
         if params.top_p < 1.0:
             cut = max(cut, _top_p_cut(weights, params.top_p * float(mass)))
+        cut = max(cut, params.min_p)  # every cut keeps the weights from some value on, so the largest value decides
         if cut <= 0.0:
             return weights / mass
         (kept,) = xp.nonzero(weights >= cut)

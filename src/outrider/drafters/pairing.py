@@ -61,7 +61,10 @@ def build_draft_model(
     try:
         shared = same_vocabulary(target.tokenizer, draft.tokenizer)
     except UnsupportedModelError as error:
-        raise UnsupportedError(f"{draft.name!r} cannot draft for {target.name!r}. {error}") from error
+        reason = str(error)
+        raise UnsupportedError(
+            f"{draft.name!r} cannot draft for {target.name!r}: {reason[:1].lower()}{reason[1:]}"
+        ) from error
     return DraftModel(
         draft.target,
         target.target.vocab_size,

@@ -5,9 +5,9 @@ run is one call of PyTorch's attention: all heads of a group and all rows of the
 keys, a mask that says what each row sees.
 
 Invariant, in the width-invariant mode: a row reads exactly the key blocks up to the one that holds its own position,
-its keys stand in the order of its own path, and no call has a single query, whatever shares the pass. A segment that
-crosses a block's edge gives one run a block; the paths of a tree are gathered side by side. Without the mode a segment
-is one run over the slot's rows as they lie.
+its keys stand in the order of its own path, and no query is left over alone in a call, whatever shares the pass. A
+segment that crosses a block's edge gives one run a block; the paths of a tree are gathered side by side. Without the
+mode a segment is one run over the slot's rows as they lie.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,11 +22,11 @@ from outrider.cache.kv import KEY_BLOCK, KVCache
 from outrider.core.tree import ancestor_mask, is_chain, path
 from outrider.models.base import Segment
 
-__all__ = ["AttentionPlan"]
+__all__ = ["AttentionPlan", "attention_keeps_bits"]
 
 _MAX_GATHERED = 1 << 14  # keys that the paths of one run may copy, so that a large tree stays small in memory
 _FLOAT32_QUERIES = 8  # float32 products sum in another order when the queries are not a multiple of this
-_FEWEST_QUERIES = 2  # a single query takes a vector routine with an order of its own
+_QUERY_BLOCK = 32  # queries are read in multiples of this; one left over takes a routine with an order of its own
 
 Mask = NDArray[np.bool_]
 
@@ -74,9 +74,10 @@ class AttentionPlan:
     ) -> None:
         self._segments, self._num_rows, self._group = segments, num_rows, group
         self._dtype, self._device = dtype, device
+        self._padding = num_rows - sum(segment.num_rows for segment in segments)
         self._runs = [run for segment in segments for run in self._plan(segment, invariant)]
-        # one run over rows without padding needs no buffer to put its result in
-        self._whole = len(self._runs) == 1 and self._runs[0].rows == slice(0, num_rows)
+        # ranges that cover the pass can be joined; anything else is put in its place in a buffer
+        self._joined = self._covers_pass()
 
     def write(self, layer: int, keys_values: torch.Tensor, cache: KVCache) -> None:
         """Store the rows of all segments: keys_values is [2, kv heads, P, head dim]."""
@@ -86,12 +87,21 @@ class AttentionPlan:
 
     def attend(self, layer: int, queries: torch.Tensor, cache: KVCache) -> torch.Tensor:
         """[P, Hk, G, d] queries -> [P, Hk * G * d] what each row reads, heads side by side."""
-        if self._whole:
-            return self._attend_run(layer, self._runs[0], queries, cache).flatten(1)
-        result = queries.new_zeros(queries.shape)
+        if self._joined:
+            results = [self._attend_run(layer, run, queries[run.rows], cache) for run in self._runs]
+            return (results[0] if len(results) == 1 else torch.cat(results)).flatten(1)
+        result = torch.zeros_like(queries)
         for run in self._runs:
             result[run.rows] = self._attend_run(layer, run, queries[run.rows], cache)
         return result.flatten(1)
+
+    def _covers_pass(self) -> bool:
+        next_row = 0
+        for run in self._runs:
+            if not isinstance(run.rows, slice) or run.rows.start != next_row:
+                return False
+            next_row = run.rows.stop
+        return next_row == self._num_rows
 
     def _attend_run(self, layer: int, run: _Run, queries: torch.Tensor, cache: KVCache) -> torch.Tensor:
         """[m, Hk, G, d] or [B, m, Hk, G, d] queries -> the same shape."""
@@ -139,8 +149,11 @@ class AttentionPlan:
             num_keys = _whole_blocks(first + 1)
             last = min(end, num_keys)
             start = segment.start + first - segment.num_cached
-            mask = self._mask(_causal(first, last - first, num_keys)[None])
-            yield _Run(segment.slot, num_keys, slice(start, start + last - first), mask)
+            stop = start + last - first
+            if stop + self._padding == self._num_rows:  # padding rows at the end join in: cheaper than to cut them off
+                stop = self._num_rows
+            mask = self._mask(_causal(first, stop - start, num_keys)[None])
+            yield _Run(segment.slot, num_keys, slice(start, stop), mask)
             first = last
 
     def _path_runs(self, segment: Segment, num_chain: int, parents: NDArray[np.int64]) -> Iterator[_Run]:
@@ -172,9 +185,9 @@ class AttentionPlan:
         """[B, m, T] what each row sees -> [B, 1, m * G (padded), T] numbers added to the scores."""
         hidden = torch.from_numpy(~sees).to(self._device).repeat_interleave(self._group, 1)
         num_queries = hidden.shape[1]
-        padding = (
-            -num_queries % _FLOAT32_QUERIES if self._dtype == torch.float32 else max(0, _FEWEST_QUERIES - num_queries)
-        )
+        padding = int(num_queries % _QUERY_BLOCK == 1)
+        if self._dtype == torch.float32:
+            padding = -num_queries % _FLOAT32_QUERIES
         hidden = F.pad(hidden, (0, 0, 0, padding))  # a padded query sees everything, so that no row is empty
         mask = torch.zeros(hidden.shape, dtype=self._dtype, device=self._device)
         return mask.masked_fill_(hidden, float("-inf")).unsqueeze(1)
@@ -195,3 +208,32 @@ def _whole_blocks(num_rows: int) -> int:
 def _causal(first: int, num_rows: int, num_keys: int) -> Mask:
     """[num_rows, num_keys] row i stands at `first + i` and sees what stands there and before."""
     return np.arange(num_keys) <= np.arange(first, first + num_rows)[:, None]
+
+
+def attention_keeps_bits(num_kv_heads: int, group: int, head_dim: int, dtype: torch.dtype) -> bool:
+    """Whether a row of a plan reads the same bits in every width, by trial.
+
+    Args:
+        num_kv_heads: key-value heads.
+        group: query heads that share one.
+        head_dim: numbers of a head.
+        dtype: type of queries, keys and values.
+    """
+    num_rows, generator = 2 * KEY_BLOCK, torch.Generator().manual_seed(0)
+    cache = KVCache(1, num_kv_heads, head_dim, dtype=dtype)
+    slot = cache.acquire()
+    cache.reserve(slot, num_rows)
+    cache.write(0, slot, 0, torch.randn(2, num_kv_heads, num_rows, head_dim, generator=generator).to(dtype))
+    queries = torch.randn(num_rows, num_kv_heads, group, head_dim, generator=generator).to(dtype)
+
+    def read(width: int) -> torch.Tensor:
+        results = []
+        for first in range(0, num_rows, width):
+            size = min(width, num_rows - first)
+            segments = [Segment(slot, 0, size, first)]
+            plan = AttentionPlan(segments, size, group=group, dtype=dtype, device=queries.device, invariant=True)
+            results.append(plan.attend(0, queries[first : first + size], cache))
+        return torch.cat(results)
+
+    whole = read(num_rows)
+    return all(torch.equal(read(width), whole) for width in (1, 5, 11, 32, 33))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from outrider.cache.base import Cache
 from outrider.cache.kv import KVCache
-from outrider.models.attention import AttentionPlan
+from outrider.models.attention import AttentionPlan, attention_keeps_bits
 from outrider.models.base import ForwardInputs, ForwardOutputs
 from outrider.models.config import ModelConfig, TensorSource
 from outrider.models.linear import MIN_ROWS, ROW_GROUP, Linear, can_pack, default_dtype, keeps_bits
@@ -90,7 +90,7 @@ class Decoder:
         return KVCache(*shape, max_tokens=max_tokens, dtype=self.dtype, device=self.device)
 
     def proves_invariance(self) -> bool:
-        """Whether every kind of product keeps a row's bits at every width here; a trial of some milliseconds."""
+        """Whether products and attention keep a row's bits at every width here; a trial of less than a second."""
         layer = self._layers[0]
         sizes = {"hidden": self.config.hidden_size, "heads": self.config.num_heads * self.config.head_dim}
         trials: list[tuple[Linear, int]] = [
@@ -101,7 +101,10 @@ class Decoder:
             (self._head[-1], sizes["hidden"]),
         ]
         with torch.inference_mode():
-            return self.invariant and all(keeps_bits(linear, size, self.dtype) for linear, size in trials)
+            products = all(keeps_bits(linear, size, self.dtype) for linear, size in trials)
+            group = self.config.num_heads // self.config.num_kv_heads
+            reads = attention_keeps_bits(self.config.num_kv_heads, group, self.config.head_dim, self.dtype)
+            return self.invariant and products and reads
 
     def forward(self, inputs: ForwardInputs, cache: Cache) -> ForwardOutputs:
         """Run one pass; writes the keys and values of all rows to the cache.

