@@ -2,8 +2,8 @@
 
     python benchmarks/exactness.py --prompts question.jsonl --output exactness.jsonl
 
-Prompts are lines with a `prompt` text, or with `turns` of which the first is taken. Every finished text is one line of the
-output, so a stopped run goes on where it was. Prints, for each temperature and drafter, how many texts are equal.
+Prompts are lines with a `prompt` text, or with `turns` of which the first is taken. Every finished text is one line of
+the output, so a stopped run goes on where it was. Prints, for each temperature and drafter, how many texts are equal.
 """
 
 import argparse
@@ -95,7 +95,7 @@ def run_batch(
     engine = Engine(loaded.target, drafters[drafter], policy, tokenizer=loaded.tokenizer, end_ids=ends)
     requests = []
     for number in numbers:
-        tokens = encode_prompt(loaded.tokenizer, prompts[number])[: loaded.target.context_length - options.max_tokens - 1]
+        tokens = encode_prompt(loaded.tokenizer, prompts[number])
         params = SamplingParams(temperature=temperature, max_tokens=options.max_tokens, seed=number)
         (request,) = engine.submit(tokens, params, Speculation())
         if drafter == "scripted":

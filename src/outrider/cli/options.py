@@ -38,7 +38,6 @@ def load(name: str, *, dtype: str, device: str, threads: int | None) -> "LoadedM
 
     if threads is not None:
         torch.set_num_threads(threads)
-    _check_device(device)
     pull_model(name, progress=sys.stderr.isatty())
     with starting(f"loading {name}"):
         return load_model(name, dtype=dtype, device=device, progress=False)
@@ -62,22 +61,3 @@ def starting(label: str = "starting") -> Iterator[None]:
 def print_json(document: Any) -> None:
     """Print one JSON document to standard output."""
     sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
-
-
-def _check_device(device: str) -> None:
-    """Refuse a device that this machine or this build of PyTorch does not have."""
-    import torch
-
-    from outrider.errors import InvalidRequestError
-
-    if device == "auto":
-        return
-    try:
-        if torch.device(device).type not in ("cpu", "cuda"):
-            raise RuntimeError
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        has = "cpu and cuda" if torch.cuda.is_available() else "cpu"
-        raise InvalidRequestError(
-            f"device is {device!r}, but this machine has {has} only; give auto or cpu."
-        ) from error

@@ -62,7 +62,7 @@ def open_gguf_file(path: Path) -> GgufFile:
                 f"The file {path} holds a tensor type that the installed gguf package does not know ({error}); "
                 "use a file quantised to a common type such as Q4_K_M or Q8_0."
             ) from error
-        raise DamagedModelError(f"The file {path} is truncated or no GGUF file ({error}); {_REMEDY}.") from error
+        raise DamagedModelError(f"The file {path} is truncated or no GGUF file; {_REMEDY}.") from error
     metadata = {key: field.contents() for key, field in reader.fields.items()}
     if metadata.get("split.count", 0) > 1:
         raise UnsupportedModelError(

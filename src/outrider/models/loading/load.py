@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from outrider.errors import ModelNotFoundError, UnsupportedModelError
+from outrider.errors import InvalidRequestError, ModelNotFoundError, UnsupportedModelError
 from outrider.models.config import ModelConfig
 from outrider.models.loading.checkpoint import Checkpoint
 from outrider.models.loading.defaults import GenerationDefaults
@@ -136,12 +136,26 @@ def open_path(path: Path) -> Checkpoint:
 
 
 def _device(device: "str | torch.device") -> "torch.device":
-    """The device; "auto" takes a CUDA device if there is one."""
+    """The device; "auto" takes a CUDA device if there is one.
+
+    Raises:
+        InvalidRequestError: this machine or this build of PyTorch does not have it.
+    """
     import torch
 
-    if device != "auto":
-        return torch.device(device)
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        place = torch.device(device)
+        if place.type not in ("cpu", "cuda"):
+            raise RuntimeError
+        torch.empty(0, device=place)
+    except (RuntimeError, AssertionError) as error:
+        has = "cpu and cuda" if torch.cuda.is_available() else "cpu only"
+        raise InvalidRequestError(
+            f"device is {str(device)!r}, but this machine has {has}; give auto or cpu."
+        ) from error
+    return place
 
 
 def _dtype(dtype: "str | torch.dtype", device: "torch.device") -> "torch.dtype":

@@ -35,7 +35,7 @@ def check_space(folder: Path, needed_bytes: int) -> None:
     free = disk_usage(folder).free
     if free < needed_bytes:
         raise DownloadError(
-            f"The folder {folder} has {free // 1_000_000} MB free and the download needs "
+            f"The folder {cache_folder()} has {free // 1_000_000} MB free and the download needs "
             f"{needed_bytes // 1_000_000} MB; free some space or set OUTRIDER_HOME to a folder on another disk."
         )
 
