@@ -21,6 +21,7 @@ from engine_helpers import (
     engine,
     fresh,
     plain,
+    run,
 )
 
 from outrider.core.params import Rule, SamplingParams, Speculation
@@ -44,11 +45,11 @@ PARAMS = SamplingParams(temperature=0.8, seed=3, max_tokens=COUNT, logprobs=5, p
 def build(kind: str, policy: Listening | None = None, params: SamplingParams = PARAMS):
     target = decoder()
     texts = SameText([*PROMPT, *plain(target, PROMPT, replace(params, max_tokens=COUNT + 10))])
-    half = ScriptedDrafter(scripted.wrong_half(texts, VOCAB, seed=5))
+    half = ScriptedDrafter(scripted.wrong_half(texts, VOCAB, seed=5), past_stops=True)
     drafters = {
-        "right": [ScriptedDrafter(scripted.all_right(texts))],
+        "right": [ScriptedDrafter(scripted.all_right(texts), past_stops=True)],
         "half": [half],
-        "tree": [ScriptedDrafter(scripted.tree(texts, [-1, -1, 1, 1, 3, 3], [1, 3], VOCAB))],
+        "tree": [ScriptedDrafter(scripted.tree(texts, [-1, -1, 1, 1, 3, 3], [1, 3], VOCAB), past_stops=True)],
         "draft model": [DraftModel(Altered(target, lambda _inputs, logits: logits + 2 * WAVES), VOCAB)],
         "ngram": [NgramDrafter(2, 1)],
         "none": [],
@@ -97,6 +98,20 @@ def test_rejected_tokens_are_those_refused_or_behind_a_refused_one() -> None:
         last = nodes[-1] if nodes else -1
         tried = bool(children(outcome.parents)[last]) and outcome.kept.finish_reason is None
         assert outcome.num_rejected == tried
+
+
+@pytest.mark.parametrize("stop", range(4))
+def test_what_lies_behind_a_stop_is_discarded_and_no_rejection_is_counted(stop: int) -> None:
+    # A block of four right tokens and a wrong one; the stop is one of the right ones.
+    target, params = decoder(), PARAMS
+    full = plain(target, PROMPT, params)
+    assert len(set(full[:5])) == 5
+    script = scripted.wrong_at(SameText([*PROMPT, *full]), 4, VOCAB)
+    running = engine(target, [ScriptedDrafter(script, past_stops=True)], Fixed(5))
+    stats = run(running, PROMPT, replace(params, stop_token_ids=[full[stop]])).stats
+    assert (stats.drafted, stats.emitted, stats.accepted) == (5, stop + 1, stop + 1)
+    assert (stats.discarded, stats.rejected, stats.rejections) == (4 - stats.accepted, 1, 0)
+    assert stats.acceptance_rate == 1
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -5,6 +5,7 @@ duoan/TorchCode#16 (a residual without mass).
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -72,7 +73,7 @@ def test_logits_that_give_no_law_end_their_request_only(
     assert failure.tokens == ()
     assert f"output token {BAD - len(PROMPT)}" in failure.error
     assert victim.finish_reason == "error"
-    assert len(victim.tokens) <= BAD
+    assert len(victim.tokens) == BAD  # what was right before the broken place is emitted, as without a draft
     assert short.output == plain(good, PROMPT, SamplingParams(max_tokens=BAD - len(PROMPT)))
     assert long.num_output == COUNT
     if rule is Rule.MATCH:
@@ -115,8 +116,23 @@ def test_a_mask_that_allows_nothing_more_is_an_error_too(count: int, temperature
     events = finish(running)
     assert [event.request_id for event in events if event.error] == [request.request_id]
     assert request.output == plain(target, PROMPT, params)[: request.num_output]
-    assert request.num_output <= count
+    assert request.num_output == count
     assert neighbour.output == plain(target, PROMPT, params)
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 6])
+def test_a_stop_before_a_broken_place_is_an_ordinary_end(count: int) -> None:
+    target, params = decoder(), SamplingParams(temperature=1.0, seed=1, max_tokens=COUNT)
+    full = plain(target, PROMPT, params)
+    script = scripted.all_right(SameText([*PROMPT, *full]))
+    for drafters in ([], [ScriptedDrafter(script, past_stops=True)]):
+        running = engine(target, drafters, Fixed(5))
+        asked = replace(params, stop_token_ids=[full[count - 1]], logprobs=1)
+        (request,) = running.submit(PROMPT, asked, mask=Nothing(count))
+        events = finish(running)
+        assert request.finish_reason == "stop"
+        assert request.output == full[:count]
+        assert sum(len(event.logprobs) for event in events) == sum(len(event.provenance) for event in events) == count
 
 
 def test_banning_every_token_is_an_error_of_that_request() -> None:

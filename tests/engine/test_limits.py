@@ -8,9 +8,11 @@ context), NVIDIA/TensorRT-LLM#16826 and snowflakedb/ArcticInference#151 (a promp
 """
 
 import pytest
+import torch
 from engine_helpers import (
     PROMPT,
     VOCAB,
+    Altered,
     SameText,
     Wide,
     assert_idle,
@@ -29,6 +31,7 @@ from outrider.drafters.ngram import NgramDrafter
 from outrider.drafters.scripted import ScriptedDrafter
 from outrider.engine.engine import Engine
 from outrider.errors import InvalidRequestError, PromptTooLongError
+from outrider.models.base import ForwardInputs
 from outrider.policies.fixed import Fixed
 
 CONTEXT = 64
@@ -36,7 +39,11 @@ DRAFTS = ["right", "tree", "target", "ngram", "none"]
 
 
 def build(draft: str, prompt: list[int] | tuple[int, ...], context_length: int = 512, length: int = 8) -> Engine:
-    target = decoder(context_length=context_length)
+    def bounded(inputs: ForwardInputs, logits: torch.Tensor) -> torch.Tensor:
+        assert inputs.positions.max() < context_length - 1  # the last position is for the token that nobody feeds
+        return logits
+
+    target = Altered(decoder(context_length=context_length), bounded)
     endless = decoder()
     texts = SameText([*prompt, *plain(endless, prompt, SamplingParams(max_tokens=30))])
     drafters = {
@@ -80,16 +87,11 @@ def test_without_a_limit_the_text_ends_with_the_context(draft: str) -> None:
             SamplingParams(max_tokens=CONTEXT - num_prompt + 1),
         ]
         requests = [running.submit(prompt, params)[0] for params in limits]
-        finish(running, lambda running=running: _within(running))
+        finish(running)
         for request in requests:
             assert len(request.tokens) == CONTEXT
             assert request.output == plain(target, prompt, SamplingParams())
             assert request.finish_reason == "length"
-
-
-def _within(running: Engine) -> None:
-    for request in running.scheduler.running:
-        assert running.cache.length(request.slot) < CONTEXT
 
 
 def test_prompts_of_any_length_give_output() -> None:

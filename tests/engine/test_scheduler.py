@@ -69,6 +69,18 @@ def test_prompts_share_a_chunk_and_decoding_requests_always_take_part() -> None:
     ]
 
 
+def test_a_chunk_of_one_token_is_one_token_over_all_prompts() -> None:
+    scheduler, cache = build(chunk_tokens=1, max_nodes=4)
+    for name in "ab":
+        scheduler.add(request(name, 3))
+    passes = []
+    for _ in range(4):
+        items = scheduler.schedule()
+        passes.append(shape(items))
+        run_pass(scheduler, cache, items)
+    assert passes == [[("a", 0, 1)], [("a", 1, 2)], [("a", 2, 3), ("b", 0, 1)], [("a", 3, 4), ("b", 1, 2)]]
+
+
 def test_only_what_feeds_the_last_token_is_judged_and_may_draft() -> None:
     scheduler, cache = build(chunk_tokens=3, max_nodes=4)
     scheduler.add(request("a", 4))

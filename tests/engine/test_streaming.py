@@ -15,7 +15,7 @@ from outrider.drafters.scripted import ScriptedDrafter
 from outrider.engine.engine import Engine
 from outrider.engine.generate import Generation, collect, encode_prompt, generate
 from outrider.engine.text import TextAssembler
-from outrider.errors import GenerationError, InvalidRequestError
+from outrider.errors import GenerationError, InvalidRequestError, PromptTooLongError
 from outrider.models.toy import TableTarget
 from outrider.policies.fixed import Fixed
 from toy_text import EMOJI, make_tokenizer
@@ -153,6 +153,7 @@ def test_text_is_held_back_only_as_long_as_it_may_be_a_stop_string() -> None:
 
 def test_the_earliest_stop_string_wins_and_overlaps_are_found() -> None:
     assert assemble("abcdef", ["def", "bcde"]) == (["a", "", "", "", "", ""], True)
+    assert "".join(assemble("abcde", ["cd", "bcd"])[0]) == "".join(assemble("abcde", ["bcd", "cd"])[0]) == "a"
     assert assemble("ababac", ["abac"])[0] == ["", "", "", "ab", "", "", ""]
     assert "".join(assemble("abcabd", ["abd", "x"])[0]) == "abc"
 
@@ -213,3 +214,11 @@ def test_errors_of_the_front_door_are_sentences() -> None:
     with pytest.raises(GenerationError, match="output token 0"):
         generate(running, "a", raw=True, params=replace(SamplingParams(), bad_words=[[i] for i in range(VOCAB)]))
     assert_idle(running)
+
+
+def test_a_refused_prompt_leaves_none_of_the_others_behind() -> None:
+    running = build(2)
+    with pytest.raises(PromptTooLongError):
+        generate(running, ["a", "b" * 600], raw=True)
+    assert_idle(running)
+    assert generate(running, "a", raw=True)[0].text == TOKENIZER.decode(SAID)

@@ -165,7 +165,7 @@ class Outcome:
         kept: what was emitted.
         draft_seconds: time spent drafting for this request's step (shared steps: its share by nodes).
         verify_seconds: time of the target pass.
-        rows: rows of the whole pass.
+        rows: rows of the request in the pass, draft rows included.
         context_length: committed tokens before the step.
         scores: drafter name -> share of the emitted tokens that it would have proposed (replay), where known.
     """

@@ -203,11 +203,10 @@ class Engine:
     def _conclude(self, judged: Judged, segment: Segment, outputs: ForwardOutputs, laws: BatchLaws) -> TokenEvent:
         """Commit one verdict, keep its rows, tell drafters, policy and statistics."""
         item, request = judged.item, judged.item.request
-        if judged.result.ended == "invalid":
-            place = request.num_output + len(judged.result.nodes)
+        if judged.result.ended == "invalid" and not judged.result.nodes:  # else they count, and the next pass fails
             return self._fail(
                 request,
-                f"the logits of output token {place} are not finite or every token is banned; "
+                f"the logits of output token {request.num_output} are not finite or every token is banned; "
                 "check the weights, logit_bias, bad_words and the mask.",
             )
         kept = request.commit(judged.result, judged.proposal)

@@ -197,7 +197,11 @@ def generate(
         raise GenerationError("the engine has no tokenizer; submit token ids to it instead of texts.")
     texts = [prompts] if isinstance(prompts, str) else list(prompts)
     requests: list[Request] = []
-    for text in texts:
-        tokens = encode_prompt(engine.tokenizer, text, raw=raw)
-        requests += engine.submit(tokens, params, speculation)
-    return collect(engine, requests)
+    try:
+        for text in texts:
+            tokens = encode_prompt(engine.tokenizer, text, raw=raw)
+            requests += engine.submit(tokens, params, speculation)
+        return collect(engine, requests)
+    finally:
+        for request in requests:
+            engine.abort(request)  # where a later prompt was refused, the earlier ones do not stay behind

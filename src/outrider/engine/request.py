@@ -108,14 +108,16 @@ class Request:
         """Make the verdict part of the request, up to the first stop or limit.
 
         Args:
-            result: a verdict that is not "invalid".
+            result: a verdict; an "invalid" one has accepted nodes but no token after them.
             proposal: the proposal it is about.
 
         Returns:
             What was really kept; with the finish reason if this ended the request.
         """
         self.round += 1
-        block = [int(proposal.tokens[node]) for node in result.nodes] + [result.next_token]
+        block = [int(proposal.tokens[node]) for node in result.nodes]
+        if result.ended != "invalid":
+            block.append(result.next_token)
         emitted: list[int] = []
         for token in block:
             emitted.append(token)

@@ -31,7 +31,7 @@ class SpecStats:
         drafted, accepted, discarded: draft tokens verified, emitted, and accepted but cut away by a stop or limit.
         rejections: steps in which a draft token was tried and refused.
         emitted: tokens emitted.
-        rows: rows of the passes, prompt rows included, shared passes counted once for each judged request.
+        rows: rows that the requests had in these passes, last prompt chunks included.
         draft_seconds, verify_seconds: time spent drafting and in target passes.
         attempts_at, accepts_at: depth -> how often a draft token was tried, and accepted, at that depth (from 0).
         accepted_by: drafter -> emitted draft tokens.
