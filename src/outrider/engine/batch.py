@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from outrider.core.arrays import namespace
+from outrider.core.arrays import host_view, namespace, to_numpy, topk_values
 from outrider.core.process import PathState
 from outrider.core.tree import depths, is_chain
 from outrider.core.types import IntArray, Proposal, TokenLogprobs
@@ -66,7 +66,7 @@ class BatchLaws:
     """
 
     def __init__(self, logits: Any, items: Sequence[Item], proposals: Sequence[Proposal]) -> None:
-        self._logits = logits
+        self._logits = host_view(logits)
         self._items = items
         self._proposals = proposals
         sizes = [1 + proposal.num_nodes for proposal in proposals]
@@ -112,7 +112,10 @@ def token_logprobs(row: Any, token: int, num_top: int) -> TokenLogprobs:
         token: the emitted token.
         num_top: number of most probable tokens to list.
     """
-    scores = row.double().log_softmax(-1)
-    values, ids = scores.topk(num_top)
-    top = tuple(zip(ids.tolist(), values.tolist(), strict=True))
-    return TokenLogprobs(float(scores[token]), top)
+    scores = to_numpy(row).astype(np.float64)
+    scores -= scores.max() + np.log(np.exp(scores - scores.max()).sum())
+    if num_top == 0:
+        return TokenLogprobs(float(scores[token]))
+    near = np.flatnonzero(scores >= topk_values(scores, num_top)[-1])
+    best = near[np.argsort(-scores[near], stable=True)[:num_top]]  # ties: the lowest id first
+    return TokenLogprobs(float(scores[token]), tuple(zip(best.tolist(), scores[best].tolist(), strict=True)))
