@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -162,9 +162,14 @@ def _dequantise(tensor: ReaderTensor) -> NDArray[np.float32]:
     if len(starts) == 1:
         fill(0)
         return values
-    with ThreadPoolExecutor(_THREADS) as pool:
-        list(pool.map(fill, starts))
+    list(_pool().map(fill, starts))
     return values
+
+
+@cache
+def _pool() -> ThreadPoolExecutor:
+    """The threads that dequantise; made once, since a model has hundreds of tensors."""
+    return ThreadPoolExecutor(_THREADS, "dequantise")
 
 
 def _dequantise_blocks(blocks: NDArray[Any], kind: GGMLQuantizationType) -> NDArray[np.float32]:
