@@ -2,10 +2,9 @@
 
     python benchmarks/step_cost.py --model smollm2
 
-Three parts, each taking turns within one process: the share of a step that is neither pass (temperature 1, top-p
-    0.95, eight
-rows); plain decoding through the engine against a loop without any speculation code; and the measured speed-up of a
-drafter that is right with a given probability against tokens a pass x plain pass / (draft + wide pass).
+Three parts, each taking turns within one process: the share of a step that is neither pass (temperature 1, top-p 0.95,
+eight rows); plain decoding through the engine against a loop without any speculation code; and the measured speed-up of
+a drafter that is right with a given probability against tokens a pass x plain pass / (draft + wide pass).
 """
 
 import argparse

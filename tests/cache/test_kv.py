@@ -16,9 +16,9 @@ def write(cache: KVCache, slot: int, labels: list[float]) -> None:
     """Append rows that hold their label, the layer's number added."""
     start = cache.length(slot)
     cache.reserve(slot, start + len(labels))
-    rows = torch.tensor(labels).view(1, 1, -1, 1).expand(2, HEADS, -1, DIM)
+    rows = torch.tensor(labels).view(-1, 1, 1).expand(-1, HEADS, DIM)
     for layer in range(LAYERS):
-        cache.write(layer, slot, start, rows + 0.5 * layer)
+        cache.write(layer, slot, start, rows + 0.5 * layer, rows + 0.5 * layer)
     cache.extend(slot, start + len(labels))
 
 

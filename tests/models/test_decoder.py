@@ -213,7 +213,8 @@ def test_a_cache_after_random_schedules_is_a_fresh_one(dtype):
     fresh.reserve(other, len(text))
     run_chunks(decoder, np.array(text[:-1]), [len(text) - 1], fresh, other)
     for layer in range(3):
-        held, expected = cache.read(layer, slot, len(text) - 1), fresh.read(layer, other, len(text) - 1)
+        held = cache.read(layer, slot, len(text) - 1)
+        expected = fresh.read(layer, other, len(text) - 1)
         assert torch.equal(held, expected) if decoder.proves_invariance() else torch.allclose(held, expected, atol=1e-5)
 
 

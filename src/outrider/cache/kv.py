@@ -42,7 +42,7 @@ class KVCache:
         self._dtype, self._device = dtype, torch.device(device)
         self._slots = Slots(max_tokens)
         self._tensors: dict[int, torch.Tensor] = {}
-        self._layers: dict[int, tuple[torch.Tensor, ...]] = {}
+        self._layers: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = {}
 
     @property
     def nbytes(self) -> int:
@@ -91,20 +91,29 @@ class KVCache:
         """
         self._slots.extend(slot, length)
 
-    def write(self, layer: int, slot: int, start: int, keys_values: torch.Tensor) -> None:
+    def write(self, layer: int, slot: int, start: int, keys: torch.Tensor, values: torch.Tensor) -> None:
         """Store rows of one layer.
 
         Args:
             layer: layer number from 0.
             slot: the slot.
             start: row of the slot that takes the first given row.
-            keys_values: [2, kv heads, n, head dim] keys, then values, of n rows.
+            keys: [n, kv heads, head dim] keys, in any floating type.
+            values: [n, kv heads, head dim] values.
         """
-        self._layers[slot][layer][:, :, start : start + keys_values.shape[2]].copy_(keys_values)
+        held_keys, held_values = self._layers[slot][layer]
+        rows = slice(start, start + keys.shape[0])
+        held_keys[:, rows].copy_(keys.transpose(0, 1))
+        held_values[:, rows].copy_(values.transpose(0, 1))
+
+    def parts(self, layer: int, slot: int, num_keys: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """[1, kv heads, num_keys, head dim] views of a layer's first keys and values; padding behind `length`."""
+        keys, values = self._layers[slot][layer]
+        return keys[None, :, :num_keys], values[None, :, :num_keys]
 
     def read(self, layer: int, slot: int, num_keys: int) -> torch.Tensor:
-        """[2, kv heads, num_keys, head dim] a view of the first rows of a layer; padding behind `length`."""
-        return self._layers[slot][layer][:, :, :num_keys]
+        """[2, kv heads, num_keys, head dim] a view of a layer's first keys and values; padding behind `length`."""
+        return self._tensors[slot][layer, :, :, :num_keys]
 
     def truncate(self, slot: int, length: int) -> None:
         """Keep the first `length` rows.
@@ -165,4 +174,4 @@ class KVCache:
             length = self._slots.length(slot)
             tensor[:, :, :, :length] = self._tensors[slot][:, :, :, :length]
         self._tensors[slot] = tensor
-        self._layers[slot] = tuple(tensor.unbind(0))
+        self._layers[slot] = [(keys_values[0], keys_values[1]) for keys_values in tensor]

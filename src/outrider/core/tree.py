@@ -126,8 +126,7 @@ def validate(proposal: Proposal, vocab_size: int) -> None:
 
     Raises:
         ValueError: lengths differ, or a node's parent, token, draw or confidence is impossible; the node is named. Also
-        where
-            a sampled node has no law, or `probs` has not one row [V] a parent.
+            where a sampled node has no law, or `probs` has not one row [V] a parent.
     """
     count = len(proposal.tokens)
     lengths = {len(proposal.parents), len(proposal.draw), len(proposal.source), len(proposal.confidence)}

@@ -1,8 +1,7 @@
 """What a target pass costs on this machine, by width and context, and how far it is from the memory limit.
 
 Times are medians over interleaved repeats: neighbours on the machine change them by 10 to 20 percent, so only figures
-    of one
-run are to be compared. This module knows passes; it does not know requests.
+of one run are to be compared. This module knows passes; it does not know requests.
 """
 
 import statistics

@@ -44,7 +44,7 @@ class Engine:
     Args:
         target: the model whose law is served.
         drafters: drafters that plans may name.
-        policy: decides how to speculate; by default a fixed length with the first drafter.
+        policy: decides how to speculate; by default a fixed length with all drafters.
         tokenizer: needed for text and stop strings; None serves tokens only.
         end_ids: the model's own end-of-text tokens.
         params: how tokens are drawn where a request does not say; greedy by default.

@@ -1,8 +1,7 @@
 """The offline front door: names and texts in, texts out.
 
 Three layers of generators: `Engine.step` gives tokens, `Engine.stream` gives text as it becomes final, `generate`
-    gives whole
-texts. This module knows models by name and prompts as text; it decides nothing about drafting.
+gives whole texts. This module knows models by name and prompts as text; it decides nothing about drafting.
 """
 
 import time

@@ -29,6 +29,7 @@ _FLOAT32_QUERIES = 8  # float32 products sum in another order when the queries a
 _QUERY_BLOCK = 32  # queries are read in multiples of this; one left over takes a routine with an order of its own
 
 Mask = NDArray[np.bool_]
+_Line = tuple[tuple[int, ...], int]  # the nodes of a path, and how many of the first are attended elsewhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +41,16 @@ class _Run:
         num_keys: rows of the slot that are read or gathered from, whole key blocks.
         rows: rows of the pass that attend: a range, or [B, m] indices where a batch of paths is read.
         mask: [B, 1, m * G (padded), T] added to the scores.
-        keys: [B * T] rows of the slot in path order; None to read them as they lie.
+        prefix: rows that all paths share, where they lie.
+        tails: [B, T - prefix] rows of the slot behind them in path order; None to read all rows as they lie.
     """
 
     slot: int
     num_keys: int
     rows: slice | torch.Tensor
     mask: torch.Tensor
-    keys: torch.Tensor | None = None
+    prefix: int = 0
+    tails: torch.Tensor | None = None
 
 
 class AttentionPlan:
@@ -79,21 +82,33 @@ class AttentionPlan:
         # ranges that cover the pass can be joined; anything else is put in its place in a buffer
         self._joined = self._covers_pass()
 
-    def write(self, layer: int, keys_values: torch.Tensor, cache: KVCache) -> None:
-        """Store the rows of all segments: keys_values is [2, kv heads, P, head dim]."""
+    def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor, cache: KVCache) -> None:
+        """Store the rows of all segments: keys and values are [P, Hk, d]."""
         for segment in self._segments:
-            rows = keys_values[:, :, segment.start : segment.start + segment.num_rows]
-            cache.write(layer, segment.slot, segment.num_cached, rows)
+            rows = slice(segment.start, segment.start + segment.num_rows)
+            cache.write(layer, segment.slot, segment.num_cached, keys[rows], values[rows])
 
     def attend(self, layer: int, queries: torch.Tensor, cache: KVCache) -> torch.Tensor:
-        """[P, Hk, G, d] queries -> [P, Hk * G * d] what each row reads, heads side by side."""
+        """What each row reads.
+
+        Args:
+            layer: layer number from 0.
+            queries: [P, G, Hk, d] contiguous queries; the heads that share a key-value head stand Hk apart, so that the
+                rows and groups of a run are one dimension without a copy.
+            cache: keys and values.
+
+        Returns:
+            [P, G * Hk * d] heads in the same order.
+        """
         if self._joined:
-            results = [self._attend_run(layer, run, queries[run.rows], cache) for run in self._runs]
-            return (results[0] if len(results) == 1 else torch.cat(results)).flatten(1)
-        result = torch.zeros_like(queries)
+            results = [self._attend_run(layer, run, queries[run.rows].unsqueeze(0), cache) for run in self._runs]
+            return results[0][0] if len(results) == 1 else torch.cat(results, 1)[0]
+        result = torch.zeros_like(queries).flatten(1)
         for run in self._runs:
-            result[run.rows] = self._attend_run(layer, run, queries[run.rows], cache)
-        return result.flatten(1)
+            chosen = queries[run.rows]
+            batch = chosen.unsqueeze(0) if isinstance(run.rows, slice) else chosen
+            result[run.rows] = self._attend_run(layer, run, batch, cache).view(*chosen.shape[:-3], -1)
+        return result
 
     def _covers_pass(self) -> bool:
         next_row = 0
@@ -104,21 +119,19 @@ class AttentionPlan:
         return next_row == self._num_rows
 
     def _attend_run(self, layer: int, run: _Run, queries: torch.Tensor, cache: KVCache) -> torch.Tensor:
-        """[m, Hk, G, d] or [B, m, Hk, G, d] queries -> the same shape."""
-        read = cache.read(layer, run.slot, run.num_keys)
-        if run.keys is None:
-            keys, values = read.unsqueeze(1)  # [1, Hk, T, d] each
-        else:
-            gathered = read.index_select(2, run.keys).unflatten(2, (-1, run.mask.shape[-1]))
-            keys, values = gathered.transpose(1, 2)  # [B, Hk, T, d] each
-        by_head = queries.unflatten(0, (keys.shape[0], -1)) if queries.dim() == 4 else queries
-        by_head = by_head.transpose(1, 2).flatten(2, 3)  # [B, Hk, m * G, d]
-        num_queries = by_head.shape[2]
-        if run.mask.shape[2] > num_queries:
-            by_head = F.pad(by_head, (0, 0, 0, run.mask.shape[2] - num_queries))
-        read_rows = F.scaled_dot_product_attention(by_head, keys, values, attn_mask=run.mask)[:, :, :num_queries]
-        by_row: torch.Tensor = read_rows.unflatten(2, (-1, self._group)).transpose(1, 2)
-        return by_row.reshape(queries.shape)
+        """[B, m, G, Hk, d] queries -> [B, m, G * Hk * d]."""
+        keys, values = cache.parts(layer, run.slot, run.num_keys)  # [1, Hk, T, d] each
+        if run.tails is not None:
+            keys, values = (
+                _by_path(keys, run.prefix, run.tails),
+                _by_path(values, run.prefix, run.tails),
+            )  # [B, Hk, T, d]
+        by_head = queries.flatten(1, 2).transpose(1, 2)  # [B, Hk, m * G, d]
+        num_queries, num_padded = by_head.shape[2], run.mask.shape[2]
+        if num_padded > num_queries:
+            by_head = F.pad(by_head, (0, 0, 0, num_padded - num_queries))
+        read = F.scaled_dot_product_attention(by_head, keys, values, attn_mask=run.mask)
+        return read[:, :, :num_queries].transpose(1, 2).reshape(*queries.shape[:2], -1)
 
     def _plan(self, segment: Segment, invariant: bool) -> Iterator[_Run]:
         parents = None if segment.parents is None or is_chain(segment.parents) else segment.parents
@@ -159,26 +172,26 @@ class AttentionPlan:
     def _path_runs(self, segment: Segment, num_chain: int, parents: NDArray[np.int64]) -> Iterator[_Run]:
         """The nodes of a tree, each with the keys of its own path in chain order; as many paths a run as fit."""
         base = segment.num_cached + num_chain
-        for depth_block, nodes in _nodes_by_block(parents, base).items():
-            num_keys = (depth_block + 1) * KEY_BLOCK
-            step = max(1, _MAX_GATHERED // num_keys)
-            for first in range(0, len(nodes), step):
-                part = nodes[first : first + step]
-                yield self._path_run(segment, base, num_keys, [path(parents, node) for node in part])
+        for block, lines in _lines_by_block(parents, base).items():
+            step = max(1, _MAX_GATHERED // ((block + 1) * KEY_BLOCK))
+            for first in range(0, len(lines), step):
+                yield self._path_run(segment, base, (block + 1) * KEY_BLOCK, lines[first : first + step])
 
-    def _path_run(self, segment: Segment, base: int, num_keys: int, paths: list[tuple[int, ...]]) -> _Run:
-        keys = np.tile(np.arange(num_keys), (len(paths), 1))
-        for row, nodes in enumerate(paths):
-            keys[row, base : base + len(nodes)] = base + np.asarray(nodes)
-        seen = np.asarray([base + len(nodes) for nodes in paths])
-        sees = np.arange(num_keys) < seen[:, None]  # [B, T]
-        rows = segment.start + base - segment.num_cached + np.asarray([[nodes[-1]] for nodes in paths])
+    def _path_run(self, segment: Segment, base: int, num_keys: int, lines: list[_Line]) -> _Run:
+        most = max(len(line) - first for line, first in lines)
+        tails = np.full((len(lines), num_keys - base), base)
+        depths = np.empty((len(lines), most), dtype=np.int64)
+        for row, (line, first) in enumerate(lines):
+            tails[row, : len(line)] = base + np.asarray(line)
+            depths[row] = np.minimum(np.arange(first, first + most), len(line) - 1)  # the last node fills up the row
+        nodes = np.stack([np.asarray(line)[depth] for (line, _), depth in zip(lines, depths, strict=True)])
         return _Run(
             segment.slot,
             _whole_blocks(segment.num_cached + segment.num_rows),
-            torch.from_numpy(rows).to(self._device),
-            self._mask(sees[:, None]),
-            torch.from_numpy(keys.reshape(-1)).to(self._device),
+            torch.from_numpy(segment.start + base - segment.num_cached + nodes).to(self._device),
+            self._mask(np.arange(num_keys) <= base + depths[:, :, None]),
+            base,
+            torch.from_numpy(tails).to(self._device),
         )
 
     def _mask(self, sees: Mask) -> torch.Tensor:
@@ -193,12 +206,27 @@ class AttentionPlan:
         return mask.masked_fill_(hidden, float("-inf")).unsqueeze(1)
 
 
-def _nodes_by_block(parents: NDArray[np.int64], base: int) -> dict[int, list[int]]:
-    """Key block of a node's own position -> its nodes."""
-    blocks: dict[int, list[int]] = {}
-    for node in range(len(parents)):
-        blocks.setdefault((base + len(path(parents, node)) - 1) // KEY_BLOCK, []).append(node)
-    return blocks
+def _by_path(held: torch.Tensor, prefix: int, tails: torch.Tensor) -> torch.Tensor:
+    """[1, Hk, R, d] rows as they lie -> [B, Hk, T, d]: the first rows for all paths, then each path's own, in order."""
+    own: torch.Tensor = held[0].index_select(1, tails.flatten()).unflatten(1, tails.shape)  # [Hk, B, T - prefix, d]
+    shared = held[:, :, :prefix].expand(tails.shape[0], -1, -1, -1)
+    return torch.cat([shared, own.transpose(0, 1)], 2)
+
+
+def _lines_by_block(parents: NDArray[np.int64], base: int) -> dict[int, list[_Line]]:
+    """Key block -> the paths whose nodes stand in it; each node is attended in the first path that holds it."""
+    lines: dict[int, list[_Line]] = {}
+    done: set[int] = set()
+    for leaf in sorted(set(range(len(parents))) - set(parents.tolist())):
+        line = path(parents, leaf)
+        first = sum(node in done for node in line)  # the nodes that are done are the first ones
+        done.update(line)
+        while first < len(line):
+            block = (base + first) // KEY_BLOCK
+            end = min(len(line), (block + 1) * KEY_BLOCK - base)
+            lines.setdefault(block, []).append((line[:end], first))
+            first = end
+    return lines
 
 
 def _whole_blocks(num_rows: int) -> int:
@@ -223,8 +251,9 @@ def attention_keeps_bits(num_kv_heads: int, group: int, head_dim: int, dtype: to
     cache = KVCache(1, num_kv_heads, head_dim, dtype=dtype)
     slot = cache.acquire()
     cache.reserve(slot, num_rows)
-    cache.write(0, slot, 0, torch.randn(2, num_kv_heads, num_rows, head_dim, generator=generator).to(dtype))
-    queries = torch.randn(num_rows, num_kv_heads, group, head_dim, generator=generator).to(dtype)
+    keys, values = torch.randn(2, num_rows, num_kv_heads, head_dim, generator=generator)
+    cache.write(0, slot, 0, keys, values)
+    queries = torch.randn(num_rows, group, num_kv_heads, head_dim, generator=generator).to(dtype)
 
     def read(width: int) -> torch.Tensor:
         results = []

@@ -3,8 +3,7 @@
 This module knows rows and segments. It does not know requests, drafters, sampling or text.
 
 A pass is flat and ragged: the rows of all segments follow each other without padding. Invariant: row `i` of a segment
-    is
-written at row `num_cached + i` of its cache slot, whatever its place in a tree; `positions` says where it stands in
+is written at row `num_cached + i` of its cache slot, whatever its place in a tree; `positions` says where it stands in
 the text.
 """
 

@@ -53,10 +53,8 @@ class Decoder:
         self.dtype = default_dtype(self.device) if dtype is None else dtype
         self.packed = self.device.type == "cpu" and can_pack(self.dtype) if packed is None else packed
         self.invariant = self.packed if invariant is None else invariant
-        any_size = self.packed and self.dtype == torch.float32  # packed float32 sums in one order at every size
-        row_group = ROW_GROUP if self.invariant and not any_size else None
         reader = WeightReader(
-            config, source, dtype=self.dtype, device=self.device, packed=self.packed, row_group=row_group
+            config, source, dtype=self.dtype, device=self.device, packed=self.packed, invariant=self.invariant
         )
         with torch.inference_mode():
             self._layers = [reader.layer(index) for index in range(config.num_layers)]
@@ -91,19 +89,18 @@ class Decoder:
 
     def proves_invariance(self) -> bool:
         """Whether products and attention keep a row's bits at every width here; a trial of less than a second."""
-        layer = self._layers[0]
-        sizes = {"hidden": self.config.hidden_size, "heads": self.config.num_heads * self.config.head_dim}
+        layer, config = self._layers[0], self.config
         trials: list[tuple[Linear, int]] = [
-            (layer.qkv, sizes["hidden"]),
-            (layer.output, sizes["heads"]),
-            (layer.up, sizes["hidden"]),
-            (layer.down, self.config.intermediate_size),
-            (self._head[-1], sizes["hidden"]),
+            (layer.qkv, config.hidden_size),
+            (layer.output, config.num_heads * config.head_dim),
+            (layer.gate_up, config.hidden_size),
+            (layer.down, config.intermediate_size),
+            (self._head[-1], config.hidden_size),
         ]
         with torch.inference_mode():
-            products = all(keeps_bits(linear, size, self.dtype) for linear, size in trials)
-            group = self.config.num_heads // self.config.num_kv_heads
-            reads = attention_keeps_bits(self.config.num_kv_heads, group, self.config.head_dim, self.dtype)
+            products = all(keeps_bits(linear, in_features, self.dtype) for linear, in_features in trials)
+            group = config.num_heads // config.num_kv_heads
+            reads = attention_keeps_bits(config.num_kv_heads, group, config.head_dim, self.dtype)
             return self.invariant and products and reads
 
     def forward(self, inputs: ForwardInputs, cache: Cache) -> ForwardOutputs:
@@ -171,12 +168,11 @@ class Decoder:
         return logits
 
     def _num_padded(self, num_rows: int) -> int:
-        """Rows with padding: no group of rows may be a single row."""
+        """Rows with padding: an even number, so that no group of rows is a single row."""
         if not self.invariant:
             return num_rows
-        if not self.packed:  # the dense product of a group depends on its size
-            return -(-num_rows // ROW_GROUP) * ROW_GROUP
-        return num_rows + 1 if num_rows % ROW_GROUP < MIN_ROWS and num_rows % ROW_GROUP else num_rows
+        multiple = MIN_ROWS if self.packed else ROW_GROUP  # the order of a dense product depends on its size
+        return -(-num_rows // multiple) * multiple
 
     def _padded(self, values: IntArray, num_rows: int, device: torch.device | str | None = None) -> torch.Tensor:
         """[num_rows] the values, then zeros."""

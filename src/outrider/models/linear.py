@@ -11,6 +11,7 @@ Note:
 
 import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -21,15 +22,20 @@ __all__ = [
     "ROW_GROUP",
     "DenseLinear",
     "Linear",
+    "PackedLayout",
     "PackedLinear",
     "can_pack",
     "default_dtype",
+    "invariant_layout",
     "keeps_bits",
-    "make_linear",
 ]
 
-ROW_GROUP = 32  # packed bfloat16 products sum in one order for up to this many rows, and in another beyond
+ROW_GROUP = 32  # products of at most this many rows sum in one order wherever it was tried
 MIN_ROWS = 2  # a single row may be multiplied by a vector routine that sums in an order of its own
+
+_GROUP_SIZES = (256, 128, 64)  # larger groups read the weights less often; each must prove itself
+# beyond the smallest group only even widths, as passes are padded: no group may be a single row
+_TRIAL_WIDTHS = (2, 3, 8, 13, 16, 24, 31, 32, 34, 48, 64, 66, 96, 126, 128, 130, 160, 192)
 
 
 class Linear(Protocol):
@@ -42,11 +48,18 @@ class Linear(Protocol):
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         """[n, in] -> [n, out] the product."""
 
-    def silu(self, rows: torch.Tensor) -> torch.Tensor:
-        """[n, in] -> [n, out] SiLU of the product."""
 
-    def times(self, rows: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-        """[n, in], [n, out] -> [n, out] the product times `other`, element by element."""
+@dataclass(frozen=True, slots=True)
+class PackedLayout:
+    """How a packed matrix is laid out and multiplied.
+
+    Attributes:
+        packed_for: number of rows that the layout is made for; None for the library's choice.
+        row_group: most rows that are multiplied at once; None for no limit.
+    """
+
+    packed_for: int | None = None
+    row_group: int | None = None
 
 
 class DenseLinear:
@@ -70,29 +83,23 @@ class DenseLinear:
         """[n, in] -> [n, out] the product."""
         return _by_group(self._row_group, lambda part: F.linear(part, self._weight, self._bias), rows)
 
-    def silu(self, rows: torch.Tensor) -> torch.Tensor:
-        """[n, in] -> [n, out] SiLU of the product."""
-        return F.silu(self(rows))
-
-    def times(self, rows: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-        """[n, in], [n, out] -> [n, out] the product times `other`."""
-        return self(rows).mul_(other)
-
 
 class PackedLinear:
-    """A product with a matrix in oneDNN's blocked layout; what follows the product is fused into it.
+    """A product with a matrix in oneDNN's blocked layout.
 
     Args:
         weight: [out, in] the matrix; not kept.
         bias: [out] or None.
-        row_group: most rows that are multiplied at once; None for no limit.
+        layout: how it is laid out and multiplied.
     """
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None, row_group: int | None = None) -> None:
-        self._packed = _mkldnn()._reorder_linear_weight(weight.contiguous())
-        self._bias, self._row_group, self._nbytes = bias, row_group, weight.nbytes
-        self._unary = _mkldnn()._linear_pointwise.default
-        self._binary = _mkldnn()._linear_pointwise.binary
+    def __init__(
+        self, weight: torch.Tensor, bias: torch.Tensor | None = None, layout: "PackedLayout | None" = None
+    ) -> None:
+        layout = layout or PackedLayout()
+        self._packed = _mkldnn()._reorder_linear_weight(weight.contiguous(), layout.packed_for)
+        self._bias, self._row_group, self._nbytes = bias, layout.row_group, weight.nbytes
+        self._operator = _mkldnn()._linear_pointwise.default
 
     @property
     def nbytes(self) -> int:
@@ -101,33 +108,17 @@ class PackedLinear:
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         """[n, in] -> [n, out] the product."""
-        return self._product(rows, "none")
+        return _by_group(self._row_group, self._multiply, rows)
 
-    def silu(self, rows: torch.Tensor) -> torch.Tensor:
-        """[n, in] -> [n, out] SiLU of the product, taken before the product is rounded."""
-        return self._product(rows, "swish")
-
-    def times(self, rows: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-        """[n, in], [n, out] -> [n, out] the product times `other`, taken before the product is rounded."""
-
-        def product(part: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
-            return self._binary(part, factor, self._packed, self._bias, "mul")  # type: ignore[no-any-return]
-
-        return _by_group(self._row_group, product, rows, other)
-
-    def _product(self, rows: torch.Tensor, then: str) -> torch.Tensor:
-        def product(part: torch.Tensor) -> torch.Tensor:
-            return self._unary(part, self._packed, self._bias, then, [], "")  # type: ignore[no-any-return]
-
-        return _by_group(self._row_group, product, rows)
+    def _multiply(self, rows: torch.Tensor) -> torch.Tensor:
+        return self._operator(rows, self._packed, self._bias, "none", [], "")  # type: ignore[no-any-return]
 
 
-def _by_group(size: int | None, product: Callable[..., torch.Tensor], *arguments: torch.Tensor) -> torch.Tensor:
-    """The product of at most `size` rows at a time: one order of summation, and the weights stay in the CPU's cache."""
-    if size is None or arguments[0].shape[0] <= size:
-        return product(*arguments)
-    parts = zip(*(argument.split(size) for argument in arguments), strict=True)
-    return torch.cat([product(*part) for part in parts])
+def _by_group(size: int | None, product: Callable[[torch.Tensor], torch.Tensor], rows: torch.Tensor) -> torch.Tensor:
+    """The product of at most `size` rows at a time."""
+    if size is None or rows.shape[0] <= size:
+        return product(rows)
+    return torch.cat([product(part) for part in rows.split(size)])
 
 
 def _mkldnn() -> Any:  # the operators have no types
@@ -159,24 +150,33 @@ def default_dtype(device: torch.device | str) -> torch.dtype:
     return torch.bfloat16 if bfloat16_instructions and can_pack(torch.bfloat16) else torch.float32
 
 
-def make_linear(
-    weight: torch.Tensor, bias: torch.Tensor | None = None, *, packed: bool, row_group: int | None = None
-) -> Linear:
-    """Lay a matrix out for products.
+def keeps_bits(linear: Linear, in_features: int, dtype: torch.dtype, largest: int = 2 * ROW_GROUP) -> bool:
+    """Whether a row's product has the same bits in every width from `MIN_ROWS` to `largest`, by trial.
 
     Args:
-        weight: [out, in] the matrix, in the dtype of the products.
-        bias: [out] or None.
-        packed: whether to pack; see `can_pack`.
-        row_group: most rows that are multiplied at once; None for no limit.
+        linear: the product.
+        in_features: numbers of a row.
+        dtype: type of the rows.
+        largest: rows of the widest product that is tried.
     """
-    kind = PackedLinear if packed else DenseLinear
-    return kind(weight, bias, row_group)
-
-
-def keeps_bits(linear: Linear, in_features: int, dtype: torch.dtype) -> bool:
-    """Whether a row's product has the same bits in every width from `MIN_ROWS` to twice `ROW_GROUP`, by trial."""
-    rows = torch.randn(2 * ROW_GROUP, in_features, generator=torch.Generator().manual_seed(0)).to(dtype)
+    rows = torch.randn(largest, in_features, generator=torch.Generator().manual_seed(0)).to(dtype)
     whole = linear(rows)
-    widths = (MIN_ROWS, 3, 5, 8, 13, 16, 24, ROW_GROUP, ROW_GROUP + MIN_ROWS)
+    widths = [width for width in _TRIAL_WIDTHS if width < largest]
     return all(torch.equal(linear(rows[:width]), whole[:width]) for width in widths)
+
+
+def invariant_layout(weight: torch.Tensor) -> PackedLayout:
+    """The layout and the most rows at once that keep a row's bits at every width, by trial.
+
+    Packed for a single row, most matrices sum in one order up to 128 or 256 rows; those with very long rows do not, and
+    take the library's choice, which does up to `ROW_GROUP`.
+
+    Args:
+        weight: [out, in] a matrix of the shape and dtype that is asked about.
+    """
+    for packed_for in (1, None):
+        linear = PackedLinear(weight, layout=PackedLayout(packed_for))
+        for size in _GROUP_SIZES:
+            if keeps_bits(linear, weight.shape[1], weight.dtype, size):
+                return PackedLayout(packed_for, size)
+    return PackedLayout(None, ROW_GROUP)

@@ -25,18 +25,18 @@ def interleave(weight: torch.Tensor, head_dim: int) -> torch.Tensor:
     return halves.transpose(1, 2).flatten(0, 2)
 
 
-def rotate(heads: torch.Tensor, rotations: torch.Tensor) -> None:
-    """Turn heads in place.
+def rotate(heads: torch.Tensor, rotations: torch.Tensor) -> torch.Tensor:
+    """Turn heads; float32 heads are turned in place.
 
     Args:
         heads: [N, H, d] interleaved heads; a view of a larger tensor may be given.
         rotations: [N, 1, d/2] complex rotation of each row's position.
+
+    Returns:
+        [N, H, d] float32 turned heads.
     """
-    if heads.dtype == torch.float32:
-        torch.view_as_complex(heads.unflatten(-1, (-1, 2))).mul_(rotations)
-        return
-    turned = torch.view_as_complex(heads.float().unflatten(-1, (-1, 2))).mul_(rotations)
-    heads.copy_(torch.view_as_real(turned).flatten(-2))
+    pairs = torch.view_as_complex(heads.float().unflatten(-1, (-1, 2)))
+    return torch.view_as_real(pairs.mul_(rotations)).flatten(-2)
 
 
 class RotationTable:

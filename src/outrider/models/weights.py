@@ -8,7 +8,7 @@ import torch
 
 from outrider.models.config import ModelConfig, TensorSource
 from outrider.models.layers import Layer, RMSNorm
-from outrider.models.linear import Linear, make_linear
+from outrider.models.linear import ROW_GROUP, DenseLinear, Linear, PackedLayout, PackedLinear, invariant_layout
 from outrider.models.rope import interleave
 
 __all__ = ["HEAD_BLOCK", "WeightReader"]
@@ -25,7 +25,7 @@ class WeightReader:
         dtype: type of the matrices.
         device: where they live.
         packed: whether matrices are packed.
-        row_group: most rows that a packed matrix is multiplied with at once; None for no limit.
+        invariant: whether a row's product may not depend on the number of rows.
     """
 
     def __init__(
@@ -36,11 +36,12 @@ class WeightReader:
         dtype: torch.dtype,
         device: torch.device,
         packed: bool,
-        row_group: int | None,
+        invariant: bool,
     ) -> None:
         self._config, self._source = config, source
         self._dtype, self._device = dtype, device
-        self._packed, self._row_group = packed, row_group
+        self._packed, self._invariant = packed, invariant
+        self._layouts: dict[torch.Size, PackedLayout] = {}
 
     def layer(self, index: int) -> Layer:
         """Layer `index`, from 0."""
@@ -53,9 +54,8 @@ class WeightReader:
             attention_norm=self.norm(f"{name}.input_layernorm.weight"),
             mlp_norm=self.norm(f"{name}.post_attention_layernorm.weight"),
             qkv=self._qkv(f"{name}.self_attn"),
-            output=self._linear(f"{name}.self_attn.o_proj", config.output_bias),
-            gate=self._linear(f"{name}.mlp.gate_proj", config.mlp_bias),
-            up=self._linear(f"{name}.mlp.up_proj", config.mlp_bias),
+            output=self._output(f"{name}.self_attn.o_proj"),
+            gate_up=self._gate_up(f"{name}.mlp"),
             down=self._linear(f"{name}.mlp.down_proj", config.mlp_bias),
             query_norm=self._head_norm(f"{name}.self_attn.q_norm.weight"),
             key_norm=self._head_norm(f"{name}.self_attn.k_norm.weight"),
@@ -71,19 +71,39 @@ class WeightReader:
         blocks = []
         for first in range(0, self._config.vocab_size, HEAD_BLOCK):
             ids = torch.arange(first, min(first + HEAD_BLOCK, self._config.vocab_size))
-            blocks.append(self._make(self._source.rows(name, ids), None))
+            # few rows of a pass want logits: not worth a trial of larger groups
+            blocks.append(self._make(self._source.rows(name, ids), None, trial=False))
         return blocks
 
     def _qkv(self, name: str) -> Linear:
-        weight = torch.cat([self._head_rows(f"{name}.{part}_proj.weight", part) for part in "qkv"])
-        if not self._config.qkv_bias:
-            return self._make(weight, None)
-        bias = torch.cat([self._head_rows(f"{name}.{part}_proj.bias", part) for part in "qkv"])
-        return self._make(weight, bias)
+        """q, k and v as one: q and k interleaved for the rotation, q with its groups outermost for the attention."""
 
-    def _head_rows(self, name: str, part: str) -> torch.Tensor:
-        tensor = self._source.tensor(name).to(self._dtype)
-        return tensor if part == "v" else interleave(tensor, self._config.head_dim)
+        def joined(kind: str) -> torch.Tensor:
+            q, k, v = (self._source.tensor(f"{name}.{part}_proj.{kind}").to(self._dtype) for part in "qkv")
+            dim = self._config.head_dim
+            return torch.cat([self._groups_first(interleave(q, dim)), interleave(k, dim), v])
+
+        return self._make(joined("weight"), joined("bias") if self._config.qkv_bias else None)
+
+    def _output(self, name: str) -> Linear:
+        """The product behind the attention, its columns in the order of the query heads."""
+        weight = self._groups_first(self._source.tensor(f"{name}.weight").to(self._dtype).T).T
+        return self._make(weight, self._source.tensor(f"{name}.bias") if self._config.output_bias else None)
+
+    def _groups_first(self, tensor: torch.Tensor) -> torch.Tensor:
+        """[Hk * G * d, ...] -> [G * Hk * d, ...] heads ordered by their place in the group, then by key-value head."""
+        heads: torch.Tensor = tensor.unflatten(0, (self._config.num_kv_heads, -1, self._config.head_dim))
+        return heads.transpose(0, 1).flatten(0, 2)
+
+    def _gate_up(self, name: str) -> Linear:
+        """Gate and up as one."""
+
+        def joined(kind: str) -> torch.Tensor:
+            return torch.cat(
+                [self._source.tensor(f"{name}.{part}_proj.{kind}").to(self._dtype) for part in ("gate", "up")]
+            )
+
+        return self._make(joined("weight"), joined("bias") if self._config.mlp_bias else None)
 
     def _head_norm(self, name: str) -> RMSNorm | None:
         if not self._config.qk_norm:
@@ -95,7 +115,14 @@ class WeightReader:
         bias = self._source.tensor(f"{name}.bias") if has_bias else None
         return self._make(self._source.tensor(f"{name}.weight"), bias)
 
-    def _make(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
+    def _make(self, weight: torch.Tensor, bias: torch.Tensor | None, *, trial: bool = True) -> Linear:
         bias = None if bias is None else bias.to(self._device, self._dtype)
         weight = weight.to(self._device, self._dtype)
-        return make_linear(weight, bias, packed=self._packed, row_group=self._row_group)
+        row_group = ROW_GROUP if self._invariant else None
+        if not self._packed:
+            return DenseLinear(weight, bias, row_group)
+        if not (trial and self._invariant):
+            return PackedLinear(weight, bias, PackedLayout(row_group=row_group))
+        if weight.shape not in self._layouts:
+            self._layouts[weight.shape] = invariant_layout(weight)
+        return PackedLinear(weight, bias, self._layouts[weight.shape])
