@@ -13,6 +13,8 @@ WORDS = {
     ("--drafter", "draft_model"): ("add model=...",),
     ("--drafter", "draft_model:model=smolm2"): ("'smolm2'", "smollm2"),
     ("--policy", "fixd"): ("'fixd'", "fixed"),
+    ("--drafter", "draft_model:model=a/b,dtype=int3"): ("'int3'", "bfloat16"),
+    ("--dtype", "int3"): ("dtype is 'int3'", "bfloat16"),
     ("--rule", "mach"): ("'mach'", "match"),
     ("--temperature", "-1"): ("temperature is -1.0", "0 or more"),
     ("--temperature", "nan"): ("temperature is nan", "0 or more"),
@@ -159,3 +161,12 @@ def test_faults_of_the_program_are_not_hidden(model: str, monkeypatch: pytest.Mo
     result = run("generate", "hi", "-m", model)
     assert isinstance(result.exception, LookupError)
     assert not isinstance(result.exception, OutriderError)
+
+
+@pytest.mark.parametrize("words", [("generate", "hi"), ("profile",)])
+def test_a_dtype_is_refused_before_anything_is_fetched(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("OUTRIDER_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr("outrider.models.loading.load.pull_wheel_model", lambda *_a, **_o: pytest.fail("fetched"))
+    assert "dtype is 'int3'" in refusal(*words, "--dtype", "int3")

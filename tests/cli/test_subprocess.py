@@ -10,6 +10,8 @@ import typer
 from cli_helpers import spawn
 
 from outrider.cli.app import app
+from outrider.drafters.registry import list_drafters
+from outrider.policies.registry import list_policies
 
 ROOT = Path(__file__).parents[2]
 
@@ -29,7 +31,7 @@ def test_help_imports_no_tensor_library() -> None:
         assert "Usage: outrider" in done.stdout
 
 
-def test_the_page_of_the_command_line_is_up_to_date() -> None:
+def test_the_generated_pages_are_up_to_date() -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     done = subprocess.run(
         [sys.executable, str(ROOT / "scripts" / "docs"), "--check"], env=environment, capture_output=True, text=True
@@ -46,6 +48,17 @@ def test_the_page_names_every_command_and_option() -> None:
         assert section, path
         assert [o for p in command.params for o in p.opts if o not in section] == []
         commands |= {f"{path} {name}": sub for name, sub in getattr(command, "commands", {}).items()}
+
+
+def test_the_page_of_drafters_and_policies_names_every_option() -> None:
+    page = (ROOT / "docs" / "drafters-and-policies.md").read_text(encoding="utf-8")
+    for entry in (*list_drafters(), *list_policies()):
+        section = page.partition(f"### `{entry.name}`\n")[2].partition("\n#")[0]
+        assert entry.help in section
+        for option in entry.options:
+            row = next(line for line in section.splitlines() if line.startswith(f"| `{option.name}` |"))
+            assert option.help in row
+            assert option.meaning in row
 
 
 def test_a_reader_that_leaves_is_told_nothing(model: str) -> None:

@@ -153,7 +153,7 @@ def outcome(parents: list[int], accepted: list[int], tokens: int, num_rejected: 
     flags[accepted] = True
     kept = Kept(tuple(range(tokens)), tuple(accepted[: tokens - 1]), min(tokens, len(accepted)))
     names = (source,) * len(parents)
-    return Outcome("r", Plan(), shape, names, np.ones(len(parents)), flags, num_rejected, kept, 0.5, 2.0, 7, 3)
+    return Outcome("r", Plan(), shape, names, np.ones(len(parents)), flags, num_rejected, kept, 0.5, 2.0, 7, 7, 3)
 
 
 def test_sums_and_rates_of_known_steps() -> None:

@@ -68,7 +68,7 @@ def test_each_node_has_the_law_of_its_own_row_and_path() -> None:
     laws = BatchLaws(logits, judged, PROPOSALS)
     assert laws.bases.tolist() == [0, 4, 7]
     assert np.array_equal(laws.row(0, 2), logits[3].numpy())
-    rows = laws.at(np.asarray([0, 0, 0, 1, 2]), np.asarray([-1, 1, 2, 0, -1]))
+    rows = torch.from_numpy(laws.at(np.asarray([0, 0, 0, 1, 2]), np.asarray([-1, 1, 2, 0, -1])))
     penalised = logits[2].clone()
     penalised[41] -= 2
     torch.testing.assert_close(rows[0], logits[0].softmax(-1))

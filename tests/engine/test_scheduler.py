@@ -117,7 +117,7 @@ def test_drafts_give_way_before_a_request_does_and_the_youngest_gives_way_first(
     for name in "abc":
         scheduler.add(request(name, 15))
     items = scheduler.schedule()
-    assert [(item.request.request_id, item.max_nodes) for item in items] == [("a", 30), ("b", 0)]
+    assert [(item.request.request_id, item.max_nodes) for item in items] == [("a", 30), ("b", 1)]
     assert [waiting.request_id for waiting in scheduler.preempted] == ["c"]
     cache.check_integrity()
 

@@ -84,5 +84,7 @@ def test_the_plain_path_stands_in_where_the_operators_are_missing(monkeypatch):
     assert torch.equal(DenseLinear(weight, bias)(rows), F.linear(rows, weight, bias))
 
 
-def test_default_dtype_of_a_gpu_is_bfloat16():
-    assert default_dtype("cuda") == torch.bfloat16
+@pytest.mark.parametrize(("native", "dtype"), [(True, torch.bfloat16), (False, torch.float32)])
+def test_default_dtype_of_a_gpu_is_bfloat16_unless_it_would_be_emulated(monkeypatch, native, dtype):
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation or native)
+    assert default_dtype("cuda") == dtype

@@ -27,6 +27,7 @@ def outcome(num_drafted, num_accepted, request_id="r", reason=None):
         draft_seconds=0.0,
         verify_seconds=0.0,
         rows=num_drafted + 1,
+        pass_rows=num_drafted + 1,
         context_length=10,
     )
 
@@ -110,6 +111,10 @@ def test_ended_requests_are_forgotten():
 def test_impossible_lengths_are_refused():
     with pytest.raises(InvalidRequestError, match="length"):
         Fixed(0)
+    for length in ("5", 1.5, True, None):
+        with pytest.raises(InvalidRequestError, match=rf"^length of policy fixed is {length!r}; give a whole number"):
+            Fixed(length)
+    assert Fixed(np.int64(6)).choose([view()])[0].max_depth == 6
     with pytest.raises(InvalidRequestError, match="start=5 and max=4"):
         Heuristic(5, 4)
     with pytest.raises(InvalidRequestError, match="start=0"):

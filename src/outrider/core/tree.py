@@ -4,7 +4,7 @@ Pure functions on integers. This module does not know laws, caches or rules. Inv
 root (the last committed token), parents stand before their children, siblings in draw order.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ __all__ = [
     "probs_rows",
     "subset",
     "validate",
+    "with_ancestors",
 ]
 
 ROOT = -1
@@ -103,6 +104,7 @@ def subset(proposal: Proposal, nodes: Iterable[int]) -> Proposal:
     numbers = {node: number for number, node in enumerate(kept)} | {ROOT: ROOT}
     index = np.asarray(kept, dtype=np.int64)
     old_parents = proposal.parents[index]
+    draw = _without_samples(proposal, set(kept))[index]
     probs = proposal.probs
     if probs is not None:
         old_rows = probs_rows(proposal.parents)
@@ -110,11 +112,26 @@ def subset(proposal: Proposal, nodes: Iterable[int]) -> Proposal:
     return Proposal(
         tokens=proposal.tokens[index],
         parents=np.asarray([numbers[parent] for parent in old_parents.tolist()], dtype=np.int64),
-        draw=proposal.draw[index],
+        draw=draw,
         source=tuple(proposal.source[node] for node in kept),
         confidence=proposal.confidence[index],
         probs=probs,
     )
+
+
+def _without_samples(proposal: Proposal, kept: Set[int]) -> IntArray:
+    """[n] `draw` of each node, once the others are cut: companions of a sample that is cut are deterministic alone."""
+    draw = proposal.draw.copy()
+    for siblings in children(proposal.parents):
+        group = [node for node in siblings if draw[node] == Draw.TOP_PLUS_SAMPLE]
+        if group and group[-1] not in kept:
+            draw[group] = int(Draw.DETERMINISTIC)
+    return draw
+
+
+def with_ancestors(parents: IntArray, nodes: Iterable[int]) -> IntArray:
+    """The nodes and all that stand above them, ascending: closed under parents."""
+    return np.asarray(sorted({above for node in nodes for above in path(parents, int(node))}), dtype=np.int64)
 
 
 def validate(proposal: Proposal, vocab_size: int) -> None:

@@ -164,8 +164,9 @@ class Outcome:
         num_rejected: positions at which a draft token was tried and none of its siblings was right (0 or 1).
         kept: what was emitted.
         draft_seconds: time spent drafting for this request's step (shared steps: its share by nodes).
-        verify_seconds: time of the target pass.
+        verify_seconds: time of the whole target pass, other requests' rows included.
         rows: rows of the request in the pass, draft rows included.
+        pass_rows: rows of the whole pass.
         context_length: committed tokens before the step.
         scores: drafter name -> share of the emitted tokens that it would have proposed (replay), where known.
     """
@@ -181,6 +182,7 @@ class Outcome:
     draft_seconds: float
     verify_seconds: float
     rows: int
+    pass_rows: int
     context_length: int
     scores: Mapping[str, float] = field(default_factory=dict)
 

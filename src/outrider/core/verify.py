@@ -18,11 +18,11 @@ import numpy as np
 from outrider.core.arrays import host_view, like, namespace, one_hot, replaced_rows, rows_of, to_numpy
 from outrider.core.coins import At, Coins
 from outrider.core.params import Draw, Rule
-from outrider.core.steps import STEPS, Steps
+from outrider.core.steps import STEPS, Steps, sibling_order
 from outrider.core.tree import ROOT, children, probs_rows
 from outrider.core.types import IntArray, Proposal, VerifyResult
 
-__all__ = ["STEPS", "Laws", "Steps", "verify"]
+__all__ = ["STEPS", "Laws", "Steps", "check_fit", "verify"]
 
 
 class Laws(Protocol):
@@ -122,6 +122,22 @@ def verify(
     return [walk.result for walk in walks if walk.result is not None]
 
 
+def check_fit(rule: Rule, proposal: Proposal) -> None:
+    """Check that a rule can judge a proposal, without looking at any law.
+
+    Raises:
+        ValueError: its `draw` or `probs` does not say how its nodes were drawn, or the rule cannot correct such draws.
+    """
+    if rule is Rule.MATCH:
+        return
+    for siblings in children(proposal.parents):
+        sibling_order([Draw(int(proposal.draw[node])) for node in siblings])
+    is_sampled = bool((proposal.draw != Draw.DETERMINISTIC).any())
+    num_laws = len(probs_rows(proposal.parents))
+    if is_sampled and (proposal.probs is None or proposal.probs.shape[0] != num_laws):
+        raise ValueError(f"nodes were sampled, but probs does not hold {num_laws} laws")
+
+
 def _match(walks: list[_Walk], law: Any, coins: Coins, steps: Steps) -> None:
     """Sample the target's token at each walk's node and go to the child that equals it."""
     for walk, token in zip(walks, coins.sample(law, _at(walks)).tolist(), strict=True):
@@ -174,7 +190,8 @@ def _draft_laws(walks: list[_Walk], orders: Sequence[list[tuple[int, Draw]]], la
             continue
         if walk.proposal.probs is None:
             raise ValueError(f"children of node {walk.node} were sampled, but the proposal has no probs")
-        rows.append(host_view(walk.proposal.probs)[probs_rows(walk.proposal.parents)[walk.node]])
+        row = probs_rows(walk.proposal.parents)[walk.node]
+        rows.append(like(host_view(walk.proposal.probs)[row], law))
     return xp.stack(rows)
 
 

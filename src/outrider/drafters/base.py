@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from outrider.core.coins import DraftCoins
-from outrider.core.params import Draw
+from outrider.core.params import Draw, Rule
 from outrider.core.process import PathState, Processor
 from outrider.core.types import Kept, Plan, Proposal
 
@@ -43,6 +43,7 @@ class DraftContext:
         num_prompt: how many of them are the prompt.
         plan: how much to draft, this drafter's budget included.
         draw: how a model drafter is to draw.
+        rule: how the proposal will be judged; its draws must fit.
         processor: the request's own processing chain (logits to a law).
         state: the processing state after the last committed token; `state.child(token)` follows a path.
         coins: the request's draft noise.
@@ -58,6 +59,7 @@ class DraftContext:
     processor: Processor
     state: PathState
     coins: DraftCoins
+    rule: Rule = Rule.MATCH
     stop_token_ids: frozenset[int] = frozenset()
     prediction: Sequence[int] | None = None
 

@@ -16,6 +16,7 @@ import numpy as np
 from outrider.core.params import Draw
 from outrider.core.tree import children, depths, merge, subset, validate
 from outrider.core.types import Kept, Plan, Proposal
+from outrider.core.verify import check_fit
 from outrider.drafters.base import DraftContext, Drafter, Needs, Observation
 from outrider.errors import InvalidRequestError
 
@@ -177,6 +178,7 @@ class Ensemble:
         vocab_size = context.processor.vocab_size if self._vocab_size is None else self._vocab_size
         try:
             validate(proposal, vocab_size)
+            check_fit(context.rule, proposal)
         except Exception as error:  # whatever a proposal is made of, it must not reach the target
             self._report(name, error)
             return Proposal.empty()

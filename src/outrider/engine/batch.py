@@ -4,19 +4,21 @@ This module does arithmetic on rows. It does not know how tokens are drawn or ju
 are its fed tokens, then its draft nodes, so that node `i` of the proposal is judged by logits row `base + 1 + i`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from outrider.core.arrays import host_view, namespace, to_numpy, topk_values
+from outrider.core.params import Draw, Rule
 from outrider.core.process import PathState
-from outrider.core.tree import depths, is_chain
+from outrider.core.tree import depths, is_chain, subset, with_ancestors
 from outrider.core.types import IntArray, Proposal, TokenLogprobs
 from outrider.engine.scheduler import Item
 from outrider.models.base import ForwardInputs, Segment
+from outrider.policies.base import RequestView
 
-__all__ = ["BatchLaws", "pack", "token_logprobs"]
+__all__ = ["BatchLaws", "pack", "token_logprobs", "trim"]
 
 
 def pack(items: Sequence[Item], proposals: Sequence[Proposal], hidden_layers: Sequence[int] = ()) -> ForwardInputs:
@@ -54,6 +56,22 @@ def pack(items: Sequence[Item], proposals: Sequence[Proposal], hidden_layers: Se
         logits_rows=np.concatenate(logits_rows) if logits_rows else np.empty(0, dtype=np.int64),
         hidden_layers=hidden_layers,
     )
+
+
+def trim(proposal: Proposal, admitted: Iterable[int], view: RequestView) -> Proposal:
+    """The part of a proposal that is verified.
+
+    Args:
+        proposal: what was drafted.
+        admitted: nodes that the policy keeps; ancestors that it forgot are kept too, and outside MATCH every sampled
+            node, since leaving one out because of its token would bias the output.
+        view: the request; rows are reserved for no more than its `max_nodes`.
+    """
+    nodes = set(admitted)
+    if view.rule is not Rule.MATCH:
+        nodes |= set(np.flatnonzero(proposal.draw != Draw.DETERMINISTIC).tolist())
+    kept = with_ancestors(proposal.parents, nodes)[: view.max_nodes]
+    return proposal if len(kept) == proposal.num_nodes else subset(proposal, kept.tolist())
 
 
 class BatchLaws:

@@ -13,13 +13,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from outrider.core.coins import BatchCoins, fresh_seed
 from outrider.core.params import SamplingParams, Speculation
 from outrider.core.process import MaskState
-from outrider.core.tree import subset
 from outrider.core.types import Kept, Proposal, TokenEvent
 from outrider.core.verify import verify
 from outrider.drafters.base import Drafter
 from outrider.drafters.ensemble import Ensemble
 from outrider.engine.admission import check_prompt, check_sampling, check_speculation
-from outrider.engine.batch import BatchLaws, pack
+from outrider.engine.batch import BatchLaws, pack, trim
 from outrider.engine.config import EngineConfig
 from outrider.engine.judged import Judged, observe_rows
 from outrider.engine.outbox import Outbox, TextEvent
@@ -87,7 +86,6 @@ class Engine:
         params: SamplingParams | None = None,
         speculation: Speculation | None = None,
         *,
-        prediction: Sequence[int] | None = None,
         mask: MaskState | None = None,
     ) -> list[Request]:
         """Queue a prompt; one request for each of its `n` choices.
@@ -96,7 +94,6 @@ class Engine:
             prompt: token ids.
             params: how tokens are drawn and when they end; None takes the engine's own.
             speculation: how the request may be speculated on.
-            prediction: a text that the caller expects, as tokens.
             mask: outside mask (a grammar) at the start of the output.
 
         Raises:
@@ -121,7 +118,6 @@ class Engine:
                 seed=seed,
                 choice=choice,
                 text=TextAssembler(self.tokenizer.stream() if self.tokenizer else None, params.stop),
-                prediction=prediction,
                 mask=mask,
             )
             for choice in range(params.n)
@@ -152,6 +148,16 @@ class Engine:
         events = [self._refuse(request) for request in self.scheduler.refused]
         if not items:
             return events
+        try:
+            events += self._run(items)
+        except BaseException:
+            self._requeue(items)
+            raise
+        self.step_seconds += time.perf_counter() - started
+        return events
+
+    def _run(self, items: Sequence[Item]) -> list[TokenEvent]:
+        """Everything of a step that works on tensors."""
         judged = [item for item in items if item.is_judged]
         views = [request_view(item, self.drafters.names) for item in judged]
         plans = self.policy.choose(views)
@@ -169,21 +175,30 @@ class Engine:
             [len(item.request.tokens) for item in judged],
         )
 
+        events: list[TokenEvent] = []
         verdicts = map(Judged, judged, plans, proposals, results, range(len(judged)))
         for item, segment in zip(items, inputs.segments, strict=True):
             if item.is_judged:
-                events.append(self._conclude(next(verdicts), segment, outputs, laws))
+                events.append(self._conclude(next(verdicts), segment, outputs, laws, len(inputs.token_ids)))
             else:
                 self.cache.keep(item.slot, item.end, ())
                 self._observe(item, segment, outputs, _NOTHING)
-        self.step_seconds += time.perf_counter() - started
         return events
+
+    def _requeue(self, items: Sequence[Item]) -> None:
+        """After a step that broke off: nothing that it wrote is trusted, its requests read their texts anew."""
+        for item in reversed(items):
+            request = item.request
+            if request.finish_reason is not None:
+                self._forget(request)
+            elif request.slot is not None:
+                self.scheduler.preempt(request)
+                self._unfollow(request)
 
     def _schedule(self) -> list[Item]:
         items = self.scheduler.schedule()
         for request in self.scheduler.preempted:
-            self._followed.discard(request.request_id)
-            self.drafters.drop(request.request_id)
+            self._unfollow(request)
         for item in items:
             request = item.request
             if request.request_id not in self._followed:
@@ -191,16 +206,18 @@ class Engine:
                 self.drafters.begin(request.request_id, request.tokens)
         return items
 
+    def _unfollow(self, request: Request) -> None:
+        self._followed.discard(request.request_id)
+        self.drafters.drop(request.request_id)
+
     def _trim(self, proposals: list[Proposal], views: Sequence[RequestView]) -> list[Proposal]:
         shapes = [Shape(proposal.parents, proposal.confidence, proposal.draw) for proposal in proposals]
-        admitted = zip(self.policy.admit(shapes, views), views, strict=True)
-        kept = [nodes[: view.max_nodes] for nodes, view in admitted]  # rows are reserved for no more
-        return [
-            proposal if len(nodes) == proposal.num_nodes else subset(proposal, nodes)
-            for proposal, nodes in zip(proposals, kept, strict=True)
-        ]
+        admitted = self.policy.admit(shapes, views)
+        return list(map(trim, proposals, admitted, views))
 
-    def _conclude(self, judged: Judged, segment: Segment, outputs: ForwardOutputs, laws: BatchLaws) -> TokenEvent:
+    def _conclude(
+        self, judged: Judged, segment: Segment, outputs: ForwardOutputs, laws: BatchLaws, num_rows: int
+    ) -> TokenEvent:
         """Commit one verdict, keep its rows, tell drafters, policy and statistics."""
         item, request = judged.item, judged.item.request
         if judged.result.ended == "invalid" and not judged.result.nodes:  # else they count, and the next pass fails
@@ -218,6 +235,7 @@ class Engine:
             draft_seconds=self.drafters.seconds.get(request.request_id, 0.0),
             verify_seconds=outputs.seconds,
             rows=segment.num_rows,
+            pass_rows=num_rows,
         )
         self.policy.update(outcome)
         self.stats.record(outcome)

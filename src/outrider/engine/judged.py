@@ -37,7 +37,14 @@ class Judged:
     number: int
 
     def outcome(
-        self, kept: Kept, scores: Mapping[str, float], *, draft_seconds: float, verify_seconds: float, rows: int
+        self,
+        kept: Kept,
+        scores: Mapping[str, float],
+        *,
+        draft_seconds: float,
+        verify_seconds: float,
+        rows: int,
+        pass_rows: int,
     ) -> Outcome:
         """The judged pass as numbers, for policies and statistics."""
         accepted = np.zeros(self.proposal.num_nodes, dtype=np.bool_)
@@ -55,6 +62,7 @@ class Judged:
             draft_seconds=draft_seconds,
             verify_seconds=verify_seconds,
             rows=rows,
+            pass_rows=pass_rows,
             context_length=self.item.end,
             scores=scores,
         )

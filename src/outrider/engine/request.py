@@ -31,7 +31,6 @@ class Request:
         seed: the request's seed.
         choice: which of its `n` outputs this is.
         text: where the text goes.
-        prediction: a text that the caller expects, as tokens.
         mask: outside mask (a grammar) at the start of the output.
 
     Attributes:
@@ -53,7 +52,6 @@ class Request:
         seed: int,
         choice: int = 0,
         text: TextAssembler,
-        prediction: Sequence[int] | None = None,
         mask: MaskState | None = None,
     ) -> None:
         self.request_id = request_id
@@ -65,7 +63,6 @@ class Request:
         self._noise_seed = choice_seed(seed, choice)
         self.end_ids = end_ids
         self.text = text
-        self.prediction = prediction
         self.round = 0
         self.slot: int | None = None
         self.stats = SpecStats()

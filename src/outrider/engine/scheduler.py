@@ -110,10 +110,16 @@ class Scheduler:
         max_nodes = min(request.max_draft, self._config.max_nodes) if num_fed == pending else 0
         while not self._reserved(slot, end + max_nodes):
             if max_nodes > 0:
-                max_nodes = 0
+                max_nodes //= 2
             elif self._make_room() is request:
                 return None
         return Item(request, slot, num_cached, end, max_nodes)
+
+    def preempt(self, request: Request) -> None:
+        """Take a running request's slot; it waits again, before all others."""
+        self.running.remove(request)
+        self._release(request)
+        self.waiting.appendleft(request)
 
     def _reserved(self, slot: int, length: int) -> bool:
         try:

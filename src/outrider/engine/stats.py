@@ -32,7 +32,7 @@ class SpecStats:
         rejections: steps in which a draft token was tried and refused.
         emitted: tokens emitted.
         rows: rows that the requests had in these passes, last prompt chunks included.
-        draft_seconds, verify_seconds: time spent drafting and in target passes.
+        draft_seconds, verify_seconds: time spent drafting and in target passes; of a shared pass the share by rows.
         attempts_at, accepts_at: depth -> how often a draft token was tried, and accepted, at that depth (from 0).
         accepted_by: drafter -> emitted draft tokens.
         drafted_by: drafter -> verified draft tokens.
@@ -63,7 +63,7 @@ class SpecStats:
         self.emitted += len(kept.tokens)
         self.rows += outcome.rows
         self.draft_seconds += outcome.draft_seconds
-        self.verify_seconds += outcome.verify_seconds
+        self.verify_seconds += outcome.verify_seconds * outcome.rows / outcome.pass_rows
         if len(outcome.parents):
             self._record_draft(outcome)
 

@@ -39,9 +39,9 @@ def draft_context(item: Item, plan: Plan) -> DraftContext:
         num_prompt=request.num_prompt,
         plan=plan,
         draw=request.draw,
+        rule=request.speculation.rule,
         processor=request.processor,
         state=request.state,
         coins=request.stream,
         stop_token_ids=request.end_ids,
-        prediction=request.prediction,
     )

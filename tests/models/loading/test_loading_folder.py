@@ -9,10 +9,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from outrider.errors import DamagedModelError, UnsupportedModelError
+from outrider.errors import DamagedModelError, ModelError, UnsupportedModelError
 from outrider.models.config import Rope
 from outrider.models.loading.folder import open_folder
 from outrider.models.loading.folder_config import config_from_folder
+from outrider.models.loading.load import open_path
 from outrider.models.loading.safetensors_source import SafetensorsSource
 
 Folder = Callable[..., Path]
@@ -221,3 +222,104 @@ def test_broken_json_is_named(folder: Folder) -> None:
     (path / "config.json").write_text('{"model_type": ')
     with pytest.raises(DamagedModelError, match=r"config\.json is no valid JSON"):
         open_folder(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"hidden_size": "abc"}, "hidden_size is 'abc'; .* whole number of 1 or more"),
+        ({"hidden_size": 64.5}, r"hidden_size is 64\.5"),
+        ({"num_attention_heads": 0}, "num_attention_heads is 0"),
+        ({"num_attention_heads": True}, "num_attention_heads is True"),
+        ({"num_hidden_layers": -2}, "num_hidden_layers is -2"),
+        ({"vocab_size": [1]}, r"vocab_size is \[1\]"),
+        ({"num_key_value_heads": 3}, "num_key_value_heads is 3"),
+        ({"head_dim": 15}, "head_dim is 15"),
+        ({"rms_norm_eps": "small"}, "rms_norm_eps is 'small'"),
+        ({"rms_norm_eps": -1e-5}, "rms_norm_eps is -1e-05"),
+        ({"rope_theta": "big"}, "rope_theta is 'big'"),
+        ({"rope_scaling": {"type": "linear", "factor": "two"}}, "factor is 'two'"),
+        ({"rope_scaling": "linear"}, "rope_scaling is 'linear'"),
+        ({"architectures": 5}, "architectures is 5"),
+        ({"quantization_config": "gptq"}, "quantization_config is 'gptq'"),
+        ({"num_local_experts": "many"}, "num_local_experts is 'many'"),
+    ],
+)
+def test_a_damaged_number_is_named_with_its_value(changes: dict[str, Any], words: str, tiny_config: Config) -> None:
+    with pytest.raises(DamagedModelError, match=rf"^config\.json: {words}.*; .*fetch the file again\.$"):
+        config_from_folder(tiny_config(**changes), "config.json")
+
+
+def test_a_sliding_window_that_is_no_number_is_named(tiny_config: Config) -> None:
+    with pytest.raises(DamagedModelError, match="sliding_window is 'wide'"):
+        config_from_folder(tiny_config("mistral", sliding_window="wide"), "config.json")
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"temperature": "hot"}, "temperature is 'hot'"),
+        ({"temperature": -1}, "temperature is -1"),
+        ({"top_k": -2}, "top_k is -2"),
+        ({"top_k": 2.5}, r"top_k is 2\.5"),
+        ({"top_p": 7}, "top_p is 7"),
+        ({"repetition_penalty": 0}, "repetition_penalty is 0"),
+        ({"do_sample": "yes"}, "do_sample is 'yes'"),
+        ({"eos_token_id": "end"}, "eos_token_id is 'end'"),
+        ({"eos_token_id": [2, None]}, r"eos_token_id is \[2, None\]"),
+    ],
+)
+def test_damaged_generation_settings_are_named(folder: Folder, values: dict[str, Any], words: str) -> None:
+    path = folder()
+    (path / "generation_config.json").write_text(json.dumps(values))
+    with pytest.raises(DamagedModelError, match=rf"generation_config\.json: {words}; "):
+        open_folder(path)
+
+
+def test_settings_of_the_configuration_are_named_by_that_file(folder: Folder) -> None:
+    with pytest.raises(DamagedModelError, match=r"model/config\.json: top_p is 'all'; "):
+        open_folder(folder(top_p="all"))
+
+
+def test_a_top_k_of_minus_one_is_off(folder: Folder) -> None:
+    path = folder()
+    (path / "generation_config.json").write_text(json.dumps({"top_k": -1}))
+    assert open_folder(path).defaults.top_k == 0
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"eos_token": "<end>", "added_tokens_decoder": {"nine": {"content": "<end>"}}},
+        {"eos_token": "<end>", "added_tokens_decoder": 5},
+        {"eos_token": ["<end>"], "added_tokens_decoder": {"9": "<end>"}},
+    ],
+)
+def test_a_damaged_tokenizer_configuration_is_named(folder: Folder, values: dict[str, Any]) -> None:
+    path = folder()
+    (path / "tokenizer_config.json").write_text(json.dumps(values))
+    with pytest.raises(DamagedModelError, match=r"tokenizer_config\.json .*; fetch"):
+        open_folder(path)
+
+
+def test_an_index_that_is_no_text_is_named(folder: Folder) -> None:
+    path = folder(shards=2)
+    for content in (b"\xff\xfe", b"[]", b'{"weight_map": 5}', b"{}"):
+        (path / "model.safetensors.index.json").write_bytes(content)
+        with pytest.raises(DamagedModelError, match=r"index\.json"):
+            open_folder(path)
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_a_file_that_may_not_be_read_is_no_damage(folder: Folder, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = folder()
+
+    def refuse(file: Any, *_args: Any, **_options: Any) -> Any:
+        raise PermissionError(13, "Permission denied", str(file))
+
+    if name == "config.json":
+        monkeypatch.setattr(Path, "read_text", refuse)
+    else:
+        monkeypatch.setattr("outrider.models.loading.safetensors_source.safe_open", refuse)
+    with pytest.raises(ModelError, match=rf"{name} cannot be read \(Permission denied\); check its permissions\.$"):
+        open_path(path)

@@ -12,12 +12,14 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType, GGUFReader
 
-from outrider.errors import DamagedModelError, UnsupportedModelError
+from outrider.errors import DamagedModelError, ModelError, UnsupportedModelError
 from outrider.models.config import Rope
 from outrider.models.loading import gguf_source
 from outrider.models.loading.folder import open_folder
 from outrider.models.loading.gguf_checkpoint import open_gguf
+from outrider.models.loading.gguf_config import config_from_gguf
 from outrider.models.loading.gguf_header import open_gguf_file
+from outrider.models.loading.load import open_path
 
 File = Callable[..., Path]
 
@@ -188,3 +190,41 @@ def test_tokenizer_skips_unused_entries(gguf_file: File) -> None:
     assert len(tokenizer.tokens) == 261
     assert tokenizer.encode("ab <|im_end|>") == [256, 32, 259]
     assert json.dumps(tokenizer.decode([256, 271, 32])) == '"ab "'
+
+
+@pytest.mark.parametrize(
+    ("extra", "words"),
+    [
+        ({"general.sampling.temp": "hot"}, r"general\.sampling\.temp is 'hot'"),
+        ({"tokenizer.ggml.eot_token_id": 272}, r"tokenizer\.ggml\.eot_token_id is 272"),
+        ({"tokenizer.ggml.eot_token_id": "end"}, r"tokenizer\.ggml\.eot_token_id is 'end'"),
+        ({"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": "two"}, "scaling.factor is 'two'"),
+        ({"llama.attention.sliding_window": "wide"}, "sliding_window is 'wide'"),
+    ],
+)
+def test_damaged_metadata_is_named_with_its_value(gguf_file: File, extra: dict[str, Any], words: str) -> None:
+    with pytest.raises(DamagedModelError, match=rf"tiny\.gguf: {words}; .*fetch the file again"):
+        open_gguf(gguf_file(extra=extra))
+
+
+@pytest.mark.parametrize("key", ["embedding_length", "attention.head_count", "block_count", "context_length"])
+@pytest.mark.parametrize("value", [0, -3, "abc"])
+def test_a_damaged_size_is_named(gguf_file: File, key: str, value: Any) -> None:
+    file = open_gguf_file(gguf_file())
+    file.metadata[f"llama.{key}"] = value
+    with pytest.raises(DamagedModelError, match=rf"llama\.{key} is {value!r}; "):
+        config_from_gguf(file)
+
+
+def test_the_suffix_may_be_in_capitals(gguf_file: File, tmp_path: Path) -> None:
+    path = gguf_file().rename(tmp_path / "TINY.GGUF")
+    assert open_path(path).config.num_layers == 2
+
+
+def test_a_file_that_may_not_be_read_is_no_damage(gguf_file: File, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> Any:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("outrider.models.loading.gguf_header._Reader", refuse)
+    with pytest.raises(ModelError, match=r"tiny\.gguf cannot be read \(Permission denied\); check its permissions\.$"):
+        open_path(gguf_file())

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from outrider.errors import DownloadError, ModelError, ModelNotFoundError, UnsupportedModelError
+from outrider.errors import DownloadError, InvalidRequestError, ModelError, ModelNotFoundError, UnsupportedModelError
+from outrider.models.linear import default_dtype
 from outrider.models.loading import catalog, hub, inspect_model, list_models, load, load_model, pull_model
 from outrider.models.loading.wheel import BUILT_IN, cached_path
 
@@ -44,6 +45,13 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "weights.bin").touch()
     with pytest.raises(UnsupportedModelError, match=r"weights\.bin is no \.gguf file"):
         inspect_model(tmp_path / "weights.bin")
+
+
+@pytest.mark.parametrize("name", ["weights.bin", "weights.PT", "weights.pkl"])
+def test_a_pickle_is_named_as_one(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).touch()
+    with pytest.raises(UnsupportedModelError, match="may be a pickle"):
+        inspect_model(tmp_path / name)
 
 
 @pytest.mark.parametrize("name", ["org/model", "HuggingFaceTB/SmolLM2-135M-Instruct"])
@@ -136,10 +144,20 @@ def test_dtypes_by_name() -> None:
     cpu = torch.device("cpu")
     assert load._dtype("float32", cpu) is load._dtype(torch.float32, cpu) is torch.float32
     assert load._dtype("bf16", cpu) is torch.bfloat16
-    assert load._dtype("auto", cpu) in (torch.float32, torch.bfloat16)
+    assert load._dtype("auto", cpu) is default_dtype(cpu)
     assert load._device("cpu") == cpu
-    with pytest.raises(UnsupportedModelError, match="dtype 'int3'"):
-        load._dtype("int3", cpu)
+
+
+def test_an_unknown_dtype_is_refused_before_anything_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load, "pull_wheel_model", lambda *_args, **_options: pytest.fail("fetched"))
+    with pytest.raises(InvalidRequestError, match="dtype is 'int3'; use auto, float32, bfloat16 or float16"):
+        load_model("smollm2", dtype="int3", progress=False)
+
+
+@pytest.mark.parametrize("name", ["x" * 5000, "a\0b"])
+def test_a_name_that_no_file_can_have_is_unknown(name: str) -> None:
+    with pytest.raises(ModelNotFoundError):
+        pull_model(name)
 
 
 def test_a_loaded_model_has_everything(gguf_file: Make) -> None:

@@ -360,3 +360,21 @@ def test_fingerprints_tell_vocabularies_apart() -> None:
         rebuilt(lambda words: words[::-1]).fingerprint,
     }
     assert len(prints) == 3
+
+
+@pytest.mark.parametrize(("key", "value"), [("bos_token_id", 9999), ("eos_token_id", -1), ("padding_token_id", "x")])
+def test_gguf_names_a_special_token_outside_the_vocabulary(key: str, value: Any) -> None:
+    values = metadata(train(), "gpt-2", **{key: value}) | {"tokenizer.chat_template": "{{ bos_token }}"}
+    with pytest.raises(DamagedModelError, match=rf"x\.gguf: tokenizer\.ggml\.{key} is {value!r}; .*fetch the file"):
+        tokenizer_from_gguf(values, Path("x.gguf"))
+
+
+def test_chat_templates_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    train().save(str(tmp_path / "tokenizer.json"))
+    for templates in (5, [5], [{"name": "default"}], [[]]):
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": templates}))
+        with pytest.raises(DamagedModelError, match=r"tokenizer_config\.json .*chat_template"):
+            tokenizer_from_folder(tmp_path)
+    (tmp_path / "chat_template.jinja").write_bytes(b"caf\xe9")
+    with pytest.raises(DamagedModelError, match=r"chat_template\.jinja is no UTF-8 text .*fetch the file"):
+        tokenizer_from_folder(tmp_path)
