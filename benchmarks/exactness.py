@@ -11,7 +11,7 @@ import json
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from rich.progress import track
 
@@ -32,7 +32,7 @@ def main() -> None:
     prompts = read_prompts(options.prompts, options.limit)
     loaded = load_model(options.model)
     done = read_results(options.output)
-    with options.output.open("a") as output:
+    with append_to(options.output) as output:
         for temperature in options.temperatures:
             for drafter in ("off", *options.drafters):
                 missing = [n for n in range(len(prompts)) if (temperature, drafter, n) not in done]
@@ -68,10 +68,24 @@ def read_prompts(path: Path, limit: int | None) -> list[str]:
 
 
 def read_results(path: Path) -> dict[Key, dict[str, Any]]:
-    """Texts of an earlier run."""
-    lines = path.read_text().splitlines() if path.exists() else []
-    records = [json.loads(line) for line in lines if line.endswith("}")]
-    return {(record["temperature"], record["drafter"], record["prompt"]): record for record in records}
+    """Texts of an earlier run; a line that a kill cut off is left out and so done again."""
+    results = {}
+    for line in path.read_text().splitlines() if path.exists() else []:
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        results[record["temperature"], record["drafter"], record["prompt"]] = record
+    return results
+
+
+def append_to(path: Path) -> TextIO:
+    """The file, open to add whole lines: what a kill cut off is closed by a line end."""
+    cut = path.exists() and path.read_bytes()[-1:] not in (b"", b"\n")
+    output = path.open("a")
+    if cut:
+        output.write("\n")
+    return output
 
 
 def run_batch(

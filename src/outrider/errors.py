@@ -74,4 +74,12 @@ class CacheFullError(OutriderError):
 
 
 class GenerationError(OutriderError):
-    """A running request that had to be stopped; tokens emitted before stay valid."""
+    """A running request that had to be stopped; tokens emitted before stay valid.
+
+    Attributes:
+        results: what was generated for all requests of the call, the failed ones included.
+    """
+
+    def __init__(self, message: str, results: tuple[object, ...] = ()) -> None:
+        super().__init__(message)
+        self.results = results

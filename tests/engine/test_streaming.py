@@ -15,7 +15,7 @@ from outrider.drafters.scripted import ScriptedDrafter
 from outrider.engine.engine import Engine
 from outrider.engine.generate import Generation, collect, encode_prompt, generate
 from outrider.engine.text import TextAssembler
-from outrider.errors import GenerationError, InvalidRequestError, PromptTooLongError
+from outrider.errors import GenerationError, InvalidRequestError, PromptTooLongError, UnsupportedError
 from outrider.models.toy import TableTarget
 from outrider.policies.fixed import Fixed
 from toy_text import EMOJI, make_tokenizer
@@ -206,13 +206,16 @@ def test_generate_may_be_told_not_to_speculate_and_events_can_be_watched() -> No
 
 
 def test_errors_of_the_front_door_are_sentences() -> None:
-    with pytest.raises(GenerationError, match="tokenizer"):
+    with pytest.raises(UnsupportedError, match="tokenizer"):
         generate(engine(decoder()), "a")
+    with pytest.raises(InvalidRequestError, match="has its own"):
+        generate(build(2), "a", raw=True, policy="fixed")
     with pytest.raises(InvalidRequestError, match="chat template"):
         encode_prompt(TOKENIZER, "a")
     running = build(2)
-    with pytest.raises(GenerationError, match="output token 0"):
+    with pytest.raises(GenerationError, match="output token 0") as caught:
         generate(running, "a", raw=True, params=replace(SamplingParams(), bad_words=[[i] for i in range(VOCAB)]))
+    assert [(result.text, result.finish_reason) for result in caught.value.results] == [("", "error")]
     assert_idle(running)
 
 

@@ -80,7 +80,7 @@ class Slots:
             free = (self._max_blocks - others) * self._block_rows
             raise CacheFullError(
                 f"the cache has room for {free} rows in slot {slot}, {length} are needed; "
-                "allow more cache tokens or run fewer requests at once"
+                "allow more cache tokens or run fewer requests at once."
             )
         self._blocks[slot] = blocks
 
@@ -92,7 +92,7 @@ class Slots:
         """
         reserved = self.reserved(slot)
         if length > reserved:
-            raise CacheFullError(f"slot {slot} has {reserved} rows reserved, {length} are needed; reserve them first")
+            raise CacheFullError(f"slot {slot} has {reserved} rows reserved, {length} are needed; reserve them first.")
 
     def extend(self, slot: int, length: int) -> None:
         """Note that rows up to `length` were written.

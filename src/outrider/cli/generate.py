@@ -59,12 +59,17 @@ def command(
             "--drafter",
             "-d",
             metavar="<text>",
-            help="none, ngram[:max=4,min=2] or draft_model:model=NAME; may be repeated. Default: ngram.",
+            help="none, ngram[:max=4,min=2] or draft_model:model=NAME; may be repeated. Default: ngram. "
+            "All options: docs/drafters-and-policies.md.",
             rich_help_panel=_DRAFTING,
         ),
     ] = None,
     policy: Annotated[
-        str, typer.Option(help="heuristic[:start=4,max=16] or fixed[:length=5].", rich_help_panel=_DRAFTING)
+        str,
+        typer.Option(
+            help="heuristic[:start=4,max=16] or fixed[:length=5]. All options: docs/drafters-and-policies.md.",
+            rich_help_panel=_DRAFTING,
+        ),
     ] = "heuristic",
     length: Annotated[int | None, typer.Option(help="Draft tokens a step at most.", rich_help_panel=_DRAFTING)] = None,
     rule: Annotated[

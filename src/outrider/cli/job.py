@@ -10,6 +10,7 @@ from typing import Any
 from outrider.core.params import Rule, SamplingParams, Speculation
 from outrider.drafters.registry import check_drafter
 from outrider.errors import InvalidRequestError
+from outrider.models.loading.load import check_dtype
 from outrider.policies.registry import build_policy
 
 __all__ = ["Job"]
@@ -45,6 +46,7 @@ class Job:
         SamplingParams(**self.sampling)
         self.speculation()
         self.draft_models()
+        check_dtype(self.dtype)
         build_policy(self.policy)
         if self.raw and self.system is not None:
             raise InvalidRequestError("--system needs the chat template that --raw leaves out; give one of them.")
@@ -63,4 +65,6 @@ class Job:
     def draft_models(self) -> list[str]:
         """Names of the models that the drafters load; all options of the drafters are checked."""
         options = [check_drafter(text)[1] for text in self.drafters]
+        for given in options:
+            check_dtype(given.get("dtype", "auto"))
         return [given["model"] for given in options if "model" in given]

@@ -35,6 +35,9 @@ def load(name: str, *, dtype: str, device: str, threads: int | None) -> "LoadedM
         import torch
 
         from outrider.models.loading import load_model, pull_model
+        from outrider.models.loading.load import check_dtype
+
+    check_dtype(dtype)
 
     if threads is not None:
         torch.set_num_threads(threads)

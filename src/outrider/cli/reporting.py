@@ -109,4 +109,4 @@ def _is_memory(error: Exception) -> bool:
 
 def _drop_output() -> None:
     """Forget what could not be written, so that the interpreter does not try again while it ends."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno())  # type: ignore[union-attr]
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno())  # type: ignore[union-attr]  # it was written to

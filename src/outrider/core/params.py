@@ -8,12 +8,13 @@ import enum
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, TypeGuard
 
 import numpy as np
 
 from outrider.errors import InvalidRequestError
 
-__all__ = ["GREEDY_TEMPERATURE", "Draw", "Rule", "SamplingParams", "Speculation"]
+__all__ = ["GREEDY_TEMPERATURE", "Draw", "Rule", "SamplingParams", "Speculation", "is_whole_number"]
 
 GREEDY_TEMPERATURE = 1e-5
 """Temperatures below this are greedy, on every path: target, draft model, bonus token and plain decoding."""
@@ -42,11 +43,30 @@ def _require(condition: bool, name: str, value: object, remedy: str) -> None:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number that no float can hold
+        return False
 
 
-def _is_int(value: object) -> bool:
+def is_whole_number(value: object) -> bool:
+    """Whether a value is an integer of Python or NumPy; a truth value is none."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def _is_list(value: object) -> TypeGuard[Sequence[Any]]:
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
+
+
+def _are_ids(value: object) -> bool:
+    return _is_list(value) and all(is_whole_number(token) and token >= 0 for token in value)
+
+
+def _plain(value: object) -> object:
+    """A scalar of NumPy as the Python number that it stands for; anything else as it is."""
+    return value.item() if isinstance(value, np.generic) else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +116,8 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         """Refuse values that no request could mean."""
+        for name in self.__slots__:
+            object.__setattr__(self, name, _plain(getattr(self, name)))
         self._check_numbers()
         self._check_counts()
         self._check_lists()
@@ -115,13 +137,21 @@ class SamplingParams:
 
     def _check_counts(self) -> None:
         _require(
-            _is_int(self.top_k) and self.top_k >= 0, "top_k", self.top_k, "give a whole number; 0 keeps all tokens"
+            is_whole_number(self.top_k) and self.top_k >= 0,
+            "top_k",
+            self.top_k,
+            "give a whole number; 0 keeps all tokens",
         )
-        _require(_is_int(self.n) and self.n >= 1, "n", self.n, "give a whole number of 1 or more")
-        _require(_is_int(self.min_tokens) and self.min_tokens >= 0, "min_tokens", self.min_tokens, "give 0 or more")
+        _require(is_whole_number(self.n) and self.n >= 1, "n", self.n, "give a whole number of 1 or more")
+        _require(
+            is_whole_number(self.min_tokens) and self.min_tokens >= 0, "min_tokens", self.min_tokens, "give 0 or more"
+        )
         limit = self.max_tokens
         _require(
-            limit is None or (_is_int(limit) and limit >= 1), "max_tokens", limit, "give 1 or more, or leave it out"
+            limit is None or (is_whole_number(limit) and limit >= 1),
+            "max_tokens",
+            limit,
+            "give 1 or more, or leave it out",
         )
         _require(
             limit is None or self.min_tokens <= limit,
@@ -131,34 +161,35 @@ class SamplingParams:
         )
         shown = self.logprobs
         _require(
-            shown is None or (_is_int(shown) and 0 <= shown <= 20), "logprobs", shown, "give 0 to 20, or leave it out"
+            shown is None or (is_whole_number(shown) and 0 <= shown <= 20),
+            "logprobs",
+            shown,
+            "give 0 to 20, or leave it out",
         )
         seed = self.seed
-        _require(seed is None or (_is_int(seed) and abs(seed) < 2**63), "seed", seed, "give a 64-bit whole number")
+        _require(
+            seed is None or (is_whole_number(seed) and abs(seed) < 2**63), "seed", seed, "give a 64-bit whole number"
+        )
 
     def _check_lists(self) -> None:
         stop = self.stop
         _require(
-            not isinstance(stop, str) and isinstance(stop, Sequence) and all(isinstance(s, str) and s for s in stop),
+            _is_list(stop) and all(isinstance(s, str) and s for s in stop),
             "stop",
             stop,
             "give a list of strings, none of them empty",
         )
-        ids = self.stop_token_ids
-        is_list = not isinstance(ids, str) and isinstance(ids, Sequence)
-        _require(is_list and all(_is_int(i) and i >= 0 for i in ids), "stop_token_ids", ids, "give a list of token ids")
+        _require(_are_ids(self.stop_token_ids), "stop_token_ids", self.stop_token_ids, "give a list of token ids")
         words = self.bad_words
         _require(
-            not isinstance(words, str)
-            and isinstance(words, Sequence)
-            and all(not isinstance(w, str) and len(w) > 0 and all(_is_int(i) and i >= 0 for i in w) for w in words),
+            _is_list(words) and all(_are_ids(word) and len(word) > 0 for word in words),
             "bad_words",
             words,
             "give a list of token id lists, none of them empty",
         )
         bias = self.logit_bias
         _require(
-            isinstance(bias, Mapping) and all(_is_int(i) and i >= 0 and _is_number(b) for i, b in bias.items()),
+            isinstance(bias, Mapping) and all(is_whole_number(i) and i >= 0 and _is_number(b) for i, b in bias.items()),
             "logit_bias",
             bias,
             "give a mapping from token ids to numbers",
@@ -193,5 +224,19 @@ class Speculation:
         _require(isinstance(self.rule, Rule), "rule", self.rule, f"choose one of {', '.join(r.value for r in Rule)}")
         length = self.length
         _require(
-            length is None or (_is_int(length) and length >= 1), "length", length, "give 1 or more, or turn it off"
+            length is None or (is_whole_number(length) and length >= 1),
+            "length",
+            length,
+            "give 1 or more, or turn it off",
         )
+        names = self.drafters
+        _require(
+            names is None or (isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)),
+            "drafters",
+            names,
+            "give a list of names, or leave it out",
+        )
+        if names is not None:
+            object.__setattr__(self, "drafters", tuple(names))
+        draws = ", ".join(draw.name for draw in Draw)
+        _require(self.draw is None or isinstance(self.draw, Draw), "draw", self.draw, f"choose one of {draws}")

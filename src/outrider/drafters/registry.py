@@ -27,36 +27,36 @@ class DrafterEntry:
         name: how it is asked for.
         help: one line for people.
         options: its settings.
-        build: makes it from checked options and the loaded target.
+        build: makes it from checked options, the loaded target and whether downloads are shown.
         needs_target: whether it can only be built for a loaded target.
     """
 
     name: str
     help: str
     options: tuple[Option, ...]
-    build: "Callable[[Mapping[str, Any], Loaded | None], Drafter]"
+    build: "Callable[[Mapping[str, Any], Loaded | None, bool], Drafter]"
     needs_target: bool = False
 
 
-def _build_none(_options: Mapping[str, Any], _target: "Loaded | None") -> Drafter:
+def _build_none(_options: Mapping[str, Any], _target: "Loaded | None", _progress: bool) -> Drafter:
     from outrider.drafters.none import NoDrafter
 
     return NoDrafter()
 
 
-def _build_ngram(options: Mapping[str, Any], _target: "Loaded | None") -> Drafter:
+def _build_ngram(options: Mapping[str, Any], _target: "Loaded | None", _progress: bool) -> Drafter:
     from outrider.drafters.ngram import NgramDrafter
 
     return NgramDrafter(options["max"], options["min"], earliest=options["earliest"])
 
 
-def _build_draft_model(options: Mapping[str, Any], target: "Loaded | None") -> Drafter:
+def _build_draft_model(options: Mapping[str, Any], target: "Loaded | None", progress: bool) -> Drafter:
     from outrider.drafters.pairing import build_draft_model
     from outrider.models.loading import load_model
 
     if target is None:
         raise InvalidRequestError("drafter draft_model needs a loaded target; choose another drafter.")
-    loaded = load_model(options["model"], dtype=options["dtype"], device=options["device"])
+    loaded = load_model(options["model"], dtype=options["dtype"], device=options["device"], progress=progress)
     return build_draft_model(
         loaded,
         target,
@@ -132,12 +132,13 @@ def check_drafter(text: str) -> tuple[DrafterEntry, dict[str, Any]]:
     return entry, read_options(f"drafter {name}", given, entry.options)
 
 
-def build_drafter(text: str, target: "Loaded | None" = None) -> Drafter:
+def build_drafter(text: str, target: "Loaded | None" = None, *, progress: bool = True) -> Drafter:
     """Make a drafter from its text; models are loaded here.
 
     Args:
         text: such as `ngram:max=4,min=2`.
         target: the loaded target that it drafts for; drafters that hold no model do without.
+        progress: show downloads on standard error.
 
     Raises:
         InvalidRequestError: the name or an option does not exist, or a value does not fit.
@@ -146,4 +147,4 @@ def build_drafter(text: str, target: "Loaded | None" = None) -> Drafter:
         DownloadError: the drafter's model could not be downloaded.
     """
     entry, options = check_drafter(text)
-    return entry.build(options, target)
+    return entry.build(options, target, progress)

@@ -5,6 +5,7 @@ Invariant: a configuration object is valid.
 
 from dataclasses import dataclass
 
+from outrider.core.params import is_whole_number
 from outrider.errors import InvalidRequestError
 
 __all__ = ["EngineConfig"]
@@ -21,7 +22,7 @@ class EngineConfig:
         cache_tokens: rows that the cache may hold over all requests; None for no bound but memory.
 
     Raises:
-        InvalidRequestError: a value is below 1.
+        InvalidRequestError: a value is no whole number, or below 1.
     """
 
     max_running: int = 16
@@ -33,5 +34,7 @@ class EngineConfig:
         """Refuse limits that would let nothing run."""
         for name in ("max_running", "chunk_tokens", "max_nodes", "cache_tokens"):
             value = getattr(self, name)
-            if value is not None and value < 1:
+            if name == "cache_tokens" and value is None:
+                continue
+            if not is_whole_number(value) or value < 1:
                 raise InvalidRequestError(f"{name} is {value!r}; give a whole number of 1 or more.")

@@ -17,7 +17,7 @@ from outrider.engine.engine import Engine
 from outrider.engine.outbox import TextEvent
 from outrider.engine.request import Request
 from outrider.engine.stats import SpecStats
-from outrider.errors import GenerationError
+from outrider.errors import GenerationError, InvalidRequestError, UnsupportedError
 from outrider.models.loading import GenerationDefaults, LoadedModel, load_model
 from outrider.models.tokenizer import Tokenizer
 from outrider.policies.registry import build_policy
@@ -34,7 +34,8 @@ class Generation:
         tokens: emitted tokens, a final stop token included.
         provenance: who wrote each of them.
         logprobs: the target's raw log probabilities, where they were asked for.
-        finish_reason: "stop" or "length".
+        finish_reason: "stop", "length", "abort" or "error".
+        error: what went wrong, in one sentence, where it is "error".
         seed: the request's seed; the same one gives the same text again.
         num_prompt: prompt tokens.
         stats: what speculation did.
@@ -51,6 +52,7 @@ class Generation:
     provenance: list[Provenance] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     finish_reason: FinishReason | None = None
+    error: str | None = None
     first_token_seconds: float = 0.0
     decode_seconds: float = 0.0
     num_first: int = 0
@@ -67,8 +69,8 @@ def build_engine(
     *,
     drafters: Sequence[str] = ("ngram",),
     policy: str = "heuristic",
-    dtype: str = "auto",
-    device: str = "auto",
+    dtype: str | None = None,
+    device: str | None = None,
     config: EngineConfig | None = None,
     progress: bool = True,
 ) -> Engine:
@@ -78,21 +80,25 @@ def build_engine(
         model: `smollm2`, a model folder, a `.gguf` file, a hub name, or a loaded model.
         drafters: such as `ngram:max=4` or `draft_model:model=NAME`; empty for plain decoding.
         policy: such as `heuristic` or `fixed:length=6`.
-        dtype: type of the weights in memory.
-        device: where to run.
+        dtype: type of the weights in memory; None for the device's own.
+        device: where to run; None for a GPU if there is one.
         config: limits of the engine.
         progress: show downloads on standard error.
 
     Raises:
         ModelError: the model cannot be used.
-        InvalidRequestError: an unknown drafter, policy or option.
+        InvalidRequestError: an unknown drafter, policy or option, or a dtype or device for a model that is loaded.
     """
+    if isinstance(model, LoadedModel) and (dtype is not None or device is not None):
+        raise InvalidRequestError(f"dtype and device are given for {model.name}, which is loaded; leave them out.")
     loaded = (
-        model if isinstance(model, LoadedModel) else load_model(model, dtype=dtype, device=device, progress=progress)
+        model
+        if isinstance(model, LoadedModel)
+        else load_model(model, dtype=dtype or "auto", device=device or "auto", progress=progress)
     )
     return Engine(
         loaded.target,
-        [build_drafter(text, loaded) for text in drafters],
+        [build_drafter(text, loaded, progress=progress) for text in drafters],
         build_policy(policy),
         tokenizer=loaded.tokenizer,
         end_ids=loaded.defaults.stop_token_ids,
@@ -109,11 +115,12 @@ def default_params(defaults: GenerationDefaults, **given: Any) -> SamplingParams
         given: values of `SamplingParams`; None counts as not given.
     """
     values: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    if defaults.do_sample is False or (defaults.do_sample is None and defaults.temperature is None):
-        return SamplingParams(**values)
-    names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
-    suggested = {name: getattr(defaults, name) for name in names if getattr(defaults, name) is not None}
-    return SamplingParams(**({"temperature": 1.0} | suggested | values))
+    is_greedy = defaults.do_sample is False or (defaults.do_sample is None and defaults.temperature is None)
+    names = () if is_greedy else ("temperature", "top_k", "top_p", "min_p")
+    suggested = {name: getattr(defaults, name) for name in (*names, "repetition_penalty")}
+    suggested = {name: value for name, value in suggested.items() if value is not None}
+    start = {} if is_greedy else {"temperature": 1.0}
+    return SamplingParams(**(start | suggested | values))
 
 
 def encode_prompt(tokenizer: Tokenizer, prompt: str, *, raw: bool = False, system: str | None = None) -> list[int]:
@@ -145,13 +152,11 @@ def collect(
         on_event: told of every event as it comes.
 
     Raises:
-        GenerationError: a request failed on the way.
+        GenerationError: a request failed on the way; raised when all have ended, with all results.
     """
     started = time.perf_counter()
     results = {r.request_id: Generation(seed=r.seed, num_prompt=r.num_prompt, stats=r.stats) for r in requests}
     for event in engine.stream(requests):
-        if event.event.error is not None:
-            raise GenerationError(event.event.error)
         if on_event is not None:
             on_event(event)
         result = results[event.request.request_id]
@@ -163,7 +168,10 @@ def collect(
         result.tokens += event.event.tokens
         result.provenance += event.event.provenance
         result.logprobs += event.event.logprobs
-        result.finish_reason = event.event.finish_reason
+        result.finish_reason, result.error = event.event.finish_reason, event.event.error
+    failed = [result.error for result in results.values() if result.error is not None]
+    if failed:
+        raise GenerationError(failed[0], tuple(results.values()))
     return list(results.values())
 
 
@@ -171,8 +179,8 @@ def generate(
     model: str | LoadedModel | Engine,
     prompts: str | Sequence[str],
     *,
-    drafters: Sequence[str] = ("ngram",),
-    policy: str = "heuristic",
+    drafters: Sequence[str] | None = None,
+    policy: str | None = None,
     speculation: Speculation | None = None,
     raw: bool = False,
     params: SamplingParams | None = None,
@@ -182,8 +190,8 @@ def generate(
     Args:
         model: a name, a loaded model or an engine (which brings its own drafters and policy).
         prompts: one or several user messages, or raw texts.
-        drafters: such as `ngram:max=4`.
-        policy: such as `heuristic`.
+        drafters: such as `ngram:max=4`; None for `ngram`, or the engine's own.
+        policy: such as `fixed:length=6`; None for `heuristic`, or the engine's own.
         speculation: how the requests may be speculated on.
         raw: leave the chat template out.
         params: how tokens are drawn; None takes the model's own suggestion.
@@ -191,9 +199,14 @@ def generate(
     Raises:
         OutriderError: the model, the request or the run failed.
     """
-    engine = model if isinstance(model, Engine) else build_engine(model, drafters=drafters, policy=policy)
+    if not isinstance(model, Engine):
+        engine = build_engine(model, drafters=drafters or ("ngram",), policy=policy or "heuristic")
+    elif drafters is not None or policy is not None:
+        raise InvalidRequestError("drafters or policy are given with an engine, which has its own; leave them out.")
+    else:
+        engine = model
     if engine.tokenizer is None:
-        raise GenerationError("the engine has no tokenizer; submit token ids to it instead of texts.")
+        raise UnsupportedError("the engine has no tokenizer; submit token ids to it instead of texts.")
     texts = [prompts] if isinstance(prompts, str) else list(prompts)
     requests: list[Request] = []
     try:

@@ -111,7 +111,7 @@ class PackedLinear:
         return _by_group(self._row_group, self._multiply, rows)
 
     def _multiply(self, rows: torch.Tensor) -> torch.Tensor:
-        return self._operator(rows, self._packed, self._bias, "none", [], "")  # type: ignore[no-any-return]
+        return self._operator(rows, self._packed, self._bias, "none", [], "")  # type: ignore[no-any-return]  # the operators have no types
 
 
 def _by_group(size: int | None, product: Callable[[torch.Tensor], torch.Tensor], rows: torch.Tensor) -> torch.Tensor:
@@ -142,10 +142,11 @@ def can_pack(dtype: torch.dtype) -> bool:
 def default_dtype(device: torch.device | str) -> torch.dtype:
     """The fastest dtype on a device that keeps a model's quality.
 
-    bfloat16 on GPUs and on CPUs with bfloat16 instructions; float32 elsewhere.
+    bfloat16 on GPUs and CPUs that multiply it natively; float32 elsewhere, as emulation is slower and no more exact.
     """
-    if torch.device(device).type != "cpu":
-        return torch.bfloat16
+    if torch.device(device).type == "cuda":
+        native = torch.cuda.is_bf16_supported(including_emulation=False)
+        return torch.bfloat16 if native else torch.float32
     bfloat16_instructions = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
     return torch.bfloat16 if bfloat16_instructions and can_pack(torch.bfloat16) else torch.float32
 

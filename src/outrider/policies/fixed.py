@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from outrider.core.params import Rule
+from outrider.core.params import Rule, is_whole_number
 from outrider.core.types import IntArray, Outcome, Plan
 from outrider.errors import InvalidRequestError
 from outrider.policies.base import RequestView, Shape
@@ -50,13 +50,15 @@ class Fixed:
         drafters: names in order of preference; None for all, in the engine's order.
 
     Raises:
-        InvalidRequestError: the length is below 1.
+        InvalidRequestError: the length is no whole number, or below 1.
     """
 
     def __init__(self, length: int = 5, drafters: Sequence[str] | None = None) -> None:
-        if length < 1:
-            raise InvalidRequestError(f"length of policy fixed is {length!r}; give 1 or more, or turn speculation off.")
-        self._length = length
+        if not is_whole_number(length) or length < 1:
+            raise InvalidRequestError(
+                f"length of policy fixed is {length!r}; give a whole number of 1 or more, or turn speculation off."
+            )
+        self._length = int(length)
         self._drafters = None if drafters is None else tuple(drafters)
 
     def choose(self, views: Sequence[RequestView]) -> list[Plan]:

@@ -227,7 +227,7 @@ def test_broken_json_is_named(folder: Folder) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"hidden_size": "abc"}, "hidden_size is 'abc'; .* whole number of 1 or more"),
+        ({"hidden_size": "abc"}, "hidden_size is 'abc'"),
         ({"hidden_size": 64.5}, r"hidden_size is 64\.5"),
         ({"num_attention_heads": 0}, "num_attention_heads is 0"),
         ({"num_attention_heads": True}, "num_attention_heads is True"),
@@ -246,7 +246,7 @@ def test_broken_json_is_named(folder: Folder) -> None:
     ],
 )
 def test_a_damaged_number_is_named_with_its_value(changes: dict[str, Any], words: str, tiny_config: Config) -> None:
-    with pytest.raises(DamagedModelError, match=rf"^config\.json: {words}.*; .*fetch the file again\.$"):
+    with pytest.raises(DamagedModelError, match=rf"^config\.json: {words}; it must be .*fetch the file again\.$"):
         config_from_folder(tiny_config(**changes), "config.json")
 
 

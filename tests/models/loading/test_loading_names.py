@@ -83,6 +83,12 @@ def test_a_complete_cached_folder_needs_no_network(folder: Make, monkeypatch: py
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
     assert pull_model("org/model") == path
+    index = path / "model.safetensors.index.json"
+    listed = index.read_text()
+    for damage in (b"\xff", b"[]", b'{"weight_map": [1]}', b'{"weight_map": {"a": []}}'):
+        index.write_bytes(damage)
+        assert hub.cached_hub_folder("org/model") is None
+    index.write_text(listed)
     (path / "model-00001-of-00002.safetensors").unlink()
     assert hub.cached_hub_folder("org/model") is None
 

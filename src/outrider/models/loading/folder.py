@@ -4,18 +4,17 @@ This module knows which files a folder may hold and which of them rule it out. I
 that cannot be used is refused here, with the reason that its user would look for first.
 """
 
-import json
 import logging
 from pathlib import Path
-from typing import Any
 
 from outrider.errors import DamagedModelError, UnsupportedModelError
+from outrider.models.files import read_json
 from outrider.models.loading.checkpoint import Checkpoint, check_tensors
 from outrider.models.loading.defaults import defaults_from_folder
 from outrider.models.loading.folder_config import config_from_folder
 from outrider.models.loading.safetensors_source import SafetensorsSource
 
-__all__ = ["open_folder", "read_json"]
+__all__ = ["open_folder"]
 
 logger = logging.getLogger(__name__)
 
@@ -38,27 +37,12 @@ def open_folder(folder: Path) -> Checkpoint:
         path=folder,
         config=config,
         source=source,
-        defaults=defaults_from_folder(values, read_json(folder / "generation_config.json"), _tokenizer_eos(folder)),
+        defaults=defaults_from_folder(
+            values, read_json(folder / "generation_config.json"), _tokenizer_eos(folder), folder
+        ),
         disk_bytes=source.disk_bytes,
         load_tokenizer=lambda: tokenizer_from_folder(folder),
     )
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file; empty where there is no file.
-
-    Raises:
-        DamagedModelError: the file is no JSON object.
-    """
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except ValueError as error:
-        raise DamagedModelError(f"The file {path} is no valid JSON ({error}); fetch the file again.") from error
-    if not isinstance(values, dict):
-        raise DamagedModelError(f"The file {path} holds no JSON object; fetch the file again.")
-    return values
 
 
 def _refuse_other_folders(folder: Path) -> None:
@@ -76,13 +60,24 @@ def _refuse_other_folders(folder: Path) -> None:
                 f"The folder {folder} holds a model with image input ({name}); only text models are supported."
             )
     if not (folder / "config.json").is_file():
-        files = sorted(path.name for path in folder.glob("*.gguf"))
+        files = sorted(path.name for path in folder.iterdir() if path.suffix.lower() == ".gguf")
         remedy = f"give the path of the file {files[0]}" if files else "give a model folder or a .gguf file"
         raise DamagedModelError(f"The folder {folder} has no config.json; {remedy}.")
 
 
 def _tokenizer_eos(folder: Path) -> int | None:
     """Id of the tokenizer's end-of-text token, where `tokenizer_config.json` or `tokenizer.json` tells it."""
+    try:
+        return _find_eos(folder)
+    except (TypeError, ValueError, AttributeError) as error:  # entries of other types than the library writes
+        raise DamagedModelError(
+            f"The file {folder / 'tokenizer_config.json'} or tokenizer.json does not tell the end-of-text token "
+            f"({error}); fetch both again."
+        ) from error
+
+
+def _find_eos(folder: Path) -> int | None:
+    """What `_tokenizer_eos` gives, from entries that nobody has checked."""
     values = read_json(folder / "tokenizer_config.json")
     token = values.get("eos_token")
     text = token.get("content") if isinstance(token, dict) else token

@@ -11,6 +11,7 @@ from typing import Any, Literal, cast
 from outrider.errors import DamagedModelError, UnsupportedModelError
 from outrider.models.config import ModelConfig
 from outrider.models.loading.rope import rope_from_config
+from outrider.models.loading.values import count, damaged, number, typed
 
 __all__ = ["SUPPORTED_FAMILIES", "config_from_folder"]
 
@@ -24,6 +25,7 @@ SUPPORTED_FAMILIES: dict[str, str] = {
     "qwen3": "Qwen3ForCausalLM",
     "mistral": "MistralForCausalLM",
 }
+_EXPERT_KEYS = ("num_local_experts", "num_experts", "n_routed_experts")
 _SUPPORTED = "supported are Llama, SmolLM2, Qwen2, Qwen2.5, Qwen3 and Mistral text models"
 
 
@@ -36,24 +38,22 @@ def config_from_folder(config: Mapping[str, Any], where: str) -> ModelConfig:
 
     Raises:
         UnsupportedModelError: a family or feature that the decoder does not know.
-        DamagedModelError: a number is missing.
+        DamagedModelError: a number is missing or cannot be meant.
     """
     family = _family(config, where)
     _refuse_features(config, where)
-    try:
-        return _numbers(config, family, where)
-    except KeyError as error:
-        raise DamagedModelError(f"{where} lacks the number {error.args[0]}; fetch the model again.") from error
+    return _numbers(config, family, where)
 
 
 def _family(config: Mapping[str, Any], where: str) -> Family:
     """The family, after everything that is none of ours was refused."""
     kind = str(config.get("model_type", "unknown"))
-    architecture = (config.get("architectures") or [SUPPORTED_FAMILIES.get(kind, kind)])[0]
+    names = typed(config, "architectures", where, list, "a list of names")
+    architecture = (names or [SUPPORTED_FAMILIES.get(kind, kind)])[0]
     if any(key in config for key in ("vision_config", "audio_config", "text_config")):
         raise UnsupportedModelError(f"{where} describes the multimodal model {architecture}; {_SUPPORTED}.")
-    experts = config.get("num_local_experts") or config.get("num_experts") or config.get("n_routed_experts") or 0
-    if "moe" in kind or kind == "mixtral" or experts > 1:
+    experts = [count(config, key, where, minimum=0) or 0 for key in _EXPERT_KEYS]
+    if "moe" in kind or kind == "mixtral" or max(experts) > 1:
         raise UnsupportedModelError(f"{where} describes the mixture-of-experts model {architecture}; {_SUPPORTED}.")
     if SUPPORTED_FAMILIES.get(kind) != architecture:
         raise UnsupportedModelError(f"{where} describes {architecture} (model type {kind!r}); {_SUPPORTED}.")
@@ -62,8 +62,8 @@ def _family(config: Mapping[str, Any], where: str) -> Family:
 
 def _refuse_features(config: Mapping[str, Any], where: str) -> None:
     """Refuse quantised weights and other activations."""
-    quantisation = config.get("quantization_config") or config.get("compression_config")
-    if quantisation:
+    given = [typed(config, key, where, dict, "an object") for key in ("quantization_config", "compression_config")]
+    if quantisation := given[0] or given[1]:
         method = quantisation.get("quant_method", "unknown")
         raise UnsupportedModelError(
             f"{where} describes weights quantised with {method}; use the unquantised model or a GGUF file."
@@ -75,18 +75,24 @@ def _refuse_features(config: Mapping[str, Any], where: str) -> None:
 
 def _numbers(config: Mapping[str, Any], family: Family, where: str) -> ModelConfig:
     """The numbers, with the defaults of each family."""
-    heads, hidden = int(config["num_attention_heads"]), int(config["hidden_size"])
+    heads, hidden = _size(config, "num_attention_heads", where), _size(config, "hidden_size", where)
+    kv_heads = count(config, "num_key_value_heads", where) or heads
+    if heads % kv_heads:
+        raise damaged(where, "num_key_value_heads", kv_heads, f"a divisor of num_attention_heads, {heads}")
+    head_dim = count(config, "head_dim", where) or hidden // heads
+    if head_dim < 2 or head_dim % 2:
+        raise damaged(where, "head_dim", head_dim, "an even number, as its halves are rotated")
     attention_bias = bool(config.get("attention_bias", False)) and family in ("llama", "qwen3")
     return ModelConfig(
         family=family,
-        vocab_size=int(config["vocab_size"]),
+        vocab_size=_size(config, "vocab_size", where),
         hidden_size=hidden,
-        intermediate_size=int(config["intermediate_size"]),
-        num_layers=int(config["num_hidden_layers"]),
+        intermediate_size=_size(config, "intermediate_size", where),
+        num_layers=_size(config, "num_hidden_layers", where),
         num_heads=heads,
-        num_kv_heads=int(config.get("num_key_value_heads") or heads),
-        head_dim=int(config.get("head_dim") or hidden // heads),
-        norm_eps=float(config.get("rms_norm_eps", 1e-6)),
+        num_kv_heads=kv_heads,
+        head_dim=head_dim,
+        norm_eps=number(config, "rms_norm_eps", where) or 1e-6,
         context_length=_context_length(config, family, where),
         rope=rope_from_config(config, where),
         tied_head=bool(config.get("tie_word_embeddings", False)),
@@ -97,10 +103,18 @@ def _numbers(config: Mapping[str, Any], family: Family, where: str) -> ModelConf
     )
 
 
+def _size(config: Mapping[str, Any], key: str, where: str) -> int:
+    """A number that must be there."""
+    size = count(config, key, where)
+    if size is None:
+        raise DamagedModelError(f"{where} lacks the number {key}; fetch the model again.")
+    return size
+
+
 def _context_length(config: Mapping[str, Any], family: Family, where: str) -> int:
     """The context; Mistral's is cut to its sliding window, within which attention is the ordinary one."""
-    context = int(config["max_position_embeddings"])
-    window = _active_window(config, family)
+    context = _size(config, "max_position_embeddings", where)
+    window = _active_window(config, family, where)
     if window is None or window >= context:
         return context
     if family != "mistral":
@@ -112,12 +126,11 @@ def _context_length(config: Mapping[str, Any], family: Family, where: str) -> in
     return window
 
 
-def _active_window(config: Mapping[str, Any], family: Family) -> int | None:
+def _active_window(config: Mapping[str, Any], family: Family, where: str) -> int | None:
     """The sliding window in tokens that some layer really uses, or None."""
-    window = config.get("sliding_window")
-    if window is None or family == "llama":
+    if family == "llama":
         return None
     if family in ("qwen2", "qwen3") and not config.get("use_sliding_window", False):
         return None
-    layers = config.get("layer_types")
-    return int(window) if layers is None or "sliding_attention" in layers else None
+    layers = typed(config, "layer_types", where, list, "a list of names")
+    return count(config, "sliding_window", where) if layers is None or "sliding_attention" in layers else None

@@ -38,7 +38,7 @@ def open_gguf(path: Path) -> Checkpoint:
         path=path,
         config=config,
         source=source,
-        defaults=defaults_from_gguf(file.metadata),
+        defaults=defaults_from_gguf(file.metadata, path),
         disk_bytes=path.stat().st_size,
         load_tokenizer=lambda: tokenizer_from_gguf(file.metadata, path),
     )

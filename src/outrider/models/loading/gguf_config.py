@@ -13,6 +13,7 @@ import numpy as np
 from outrider.errors import DamagedModelError, UnsupportedModelError
 from outrider.models.config import ModelConfig, Rope
 from outrider.models.loading.gguf_header import GgufFile
+from outrider.models.loading.values import count, damaged, number
 
 __all__ = ["config_from_gguf"]
 
@@ -36,6 +37,7 @@ _REFUSED = (
     "logit_scale",
     "residual_scale",
 )
+_EPSILON, _FACTOR = "attention.layer_norm_rms_epsilon", "rope.scaling.factor"
 _SCALING_KNOWN = frozenset(
     {
         "attn_factor",
@@ -56,13 +58,12 @@ def config_from_gguf(file: GgufFile) -> ModelConfig:
 
     Raises:
         UnsupportedModelError: a family or feature that the decoder does not know.
-        DamagedModelError: a number or the embedding is missing.
+        DamagedModelError: a number or the embedding is missing, or a number cannot be meant.
     """
     _refuse_features(file)
-    try:
-        return _numbers(file)
-    except KeyError as error:
-        raise DamagedModelError(f"The file {file.path} lacks {error.args[0]}; fetch the file again.") from error
+    if "token_embd.weight" not in file.tensors:
+        raise DamagedModelError(f"The file {file.path} lacks token_embd.weight; fetch the file again.")
+    return _numbers(file)
 
 
 def _refuse_features(file: GgufFile) -> None:
@@ -74,7 +75,7 @@ def _refuse_features(file: GgufFile) -> None:
             f"The file {file.path} holds an {file.metadata['general.type']}, not a model; "
             "give the model that it is for."
         )
-    if file.value("expert_count", 0) > 1:
+    if (_count(file, "expert_count", minimum=0) or 0) > 1:
         raise UnsupportedModelError(
             f"The file {file.path} holds a mixture-of-experts model; {_SUPPORTED} without experts."
         )
@@ -89,18 +90,23 @@ def _refuse_features(file: GgufFile) -> None:
 
 def _numbers(file: GgufFile) -> ModelConfig:
     """The numbers; biases, norms and a tied head follow from the tensors that are there."""
-    hidden, heads = int(_required(file, "embedding_length")), int(_required(file, "attention.head_count"))
-    head_dim = int(file.value("attention.key_length", hidden // heads))
+    hidden, heads = _size(file, "embedding_length"), _size(file, "attention.head_count")
+    kv_heads = _count(file, "attention.head_count_kv") or heads
+    if heads % kv_heads:
+        raise _damaged(file, "attention.head_count_kv", kv_heads, f"a divisor of attention.head_count, {heads}")
+    head_dim = _count(file, "attention.key_length") or hidden // heads
+    if head_dim < 2 or head_dim % 2:
+        raise _damaged(file, "attention.key_length", head_dim, "an even number, as its halves are rotated")
     return ModelConfig(
         family=_FAMILIES[file.architecture],
         vocab_size=int(file.tensors["token_embd.weight"].shape[1]),
         hidden_size=hidden,
-        intermediate_size=int(_required(file, "feed_forward_length")),
-        num_layers=int(_required(file, "block_count")),
+        intermediate_size=_size(file, "feed_forward_length"),
+        num_layers=_size(file, "block_count"),
         num_heads=heads,
-        num_kv_heads=int(file.value("attention.head_count_kv", heads)),
+        num_kv_heads=kv_heads,
         head_dim=head_dim,
-        norm_eps=_shortest(_required(file, "attention.layer_norm_rms_epsilon")),
+        norm_eps=_shortest(_required(file, _EPSILON, _number(file, _EPSILON))),
         context_length=_context_length(file),
         rope=_rope(file, head_dim),
         tied_head="output.weight" not in file.tensors,
@@ -111,9 +117,28 @@ def _numbers(file: GgufFile) -> ModelConfig:
     )
 
 
-def _required(file: GgufFile, key: str) -> Any:
+def _damaged(file: GgufFile, key: str, value: object, wanted: str) -> DamagedModelError:
+    return damaged(str(file.path), f"{file.architecture}.{key}", value, wanted)
+
+
+def _count(file: GgufFile, key: str, minimum: int = 1) -> int | None:
+    return count(file.metadata, f"{file.architecture}.{key}", str(file.path), minimum=minimum)
+
+
+def _number(file: GgufFile, key: str, *, zero: bool = False) -> float | None:
+    return number(file.metadata, f"{file.architecture}.{key}", str(file.path), zero=zero)
+
+
+def _size(file: GgufFile, key: str) -> int:
+    """A whole number that must be there."""
+    return int(_required(file, key, _count(file, key)))
+
+
+def _required(file: GgufFile, key: str, value: float | None) -> float:
     """A number that must be there."""
-    return file.metadata[f"{file.architecture}.{key}"]
+    if value is None:
+        raise DamagedModelError(f"The file {file.path} lacks {file.architecture}.{key}; fetch the file again.")
+    return value
 
 
 def _shortest(value: float) -> float:
@@ -123,7 +148,7 @@ def _shortest(value: float) -> float:
 
 def _context_length(file: GgufFile) -> int:
     """The context; for a sliding window (Mistral) cut to it, within which attention is the ordinary one."""
-    context, window = int(_required(file, "context_length")), int(file.value("attention.sliding_window", 0))
+    context, window = _size(file, "context_length"), _count(file, "attention.sliding_window", minimum=0) or 0
     if not 0 < window < context:
         return context
     logger.warning("%s has a sliding window of %d tokens: the context is limited to it.", file.path, window)
@@ -132,7 +157,7 @@ def _context_length(file: GgufFile) -> int:
 
 def _rope(file: GgufFile, head_dim: int) -> Rope:
     """The rotary embedding."""
-    theta = float(file.value("rope.freq_base", 10000.0))
+    theta = _number(file, "rope.freq_base") or 10000.0
     if file.value("rope.dimension_count", head_dim) != head_dim:
         raise UnsupportedModelError(
             f"The file {file.path} rotates {file.value('rope.dimension_count')} of {head_dim} numbers of each head, "
@@ -146,10 +171,10 @@ def _rope(file: GgufFile, head_dim: int) -> Rope:
     if unknown := sorted(given - _SCALING_KNOWN):
         raise UnsupportedModelError(f"The file {file.path} sets rope.scaling.{unknown[0]}, which is not supported.")
     if kind == "none":
-        scale = float(file.value("rope.scale_linear", 1.0))
+        scale = _number(file, "rope.scale_linear", zero=True) or 1.0  # some converters write 0 for none
         return Rope(theta) if scale == 1.0 else Rope(theta, "linear", scale)
     if kind == "linear":
-        return Rope(theta, "linear", float(_required(file, "rope.scaling.factor")))
+        return Rope(theta, "linear", _required(file, _FACTOR, _number(file, _FACTOR)))
     if kind == "yarn":
         return _yarn(file, theta)
     raise UnsupportedModelError(
@@ -159,17 +184,17 @@ def _rope(file: GgufFile, head_dim: int) -> Rope:
 
 def _yarn(file: GgufFile, theta: float) -> Rope:
     """YaRN; `attn_factor` multiplies the magnitude scale that follows from the factor."""
-    factor = float(_required(file, "rope.scaling.factor"))
-    magnitude = file.value("rope.scaling.attn_factor", file.value("rope.scaling.yarn_attn_factor", 1.0))
+    factor = _required(file, _FACTOR, _number(file, _FACTOR))
+    magnitude = _number(file, "rope.scaling.attn_factor") or _number(file, "rope.scaling.yarn_attn_factor") or 1.0
     if file.value("rope.scaling.yarn_ext_factor", 1.0) != 1.0:
         raise UnsupportedModelError(f"The file {file.path} sets rope.scaling.yarn_ext_factor, which is not supported.")
     return Rope(
         theta,
         "yarn",
         factor,
-        int(file.value("rope.scaling.original_context_length", _required(file, "context_length"))),
-        beta_fast=float(file.value("rope.scaling.yarn_beta_fast", 32.0)),
-        beta_slow=float(file.value("rope.scaling.yarn_beta_slow", 1.0)),
+        _count(file, "rope.scaling.original_context_length") or _size(file, "context_length"),
+        beta_fast=_number(file, "rope.scaling.yarn_beta_fast") or 32.0,
+        beta_slow=_number(file, "rope.scaling.yarn_beta_slow") or 1.0,
         attention_factor=None if magnitude == 1.0 else magnitude * (0.1 * math.log(factor) + 1.0),
     )
 
@@ -181,8 +206,8 @@ def _llama3(file: GgufFile, theta: float, head_dim: int) -> Rope:
     in every release, so they are tried and proven by recomputing the divisors.
     """
     divisors = np.array(file.tensors["rope_freqs.weight"].data, dtype=np.float64)
-    given = file.value("rope.scaling.original_context_length", 8192)
-    rope = Rope(theta, "llama3", float(divisors.max()), int(given), low_freq_factor=1.0, high_freq_factor=4.0)
+    given = _count(file, "rope.scaling.original_context_length") or 8192
+    rope = Rope(theta, "llama3", float(divisors.max()), given, low_freq_factor=1.0, high_freq_factor=4.0)
     if divisors.shape != (head_dim // 2,) or not np.allclose(divisors, _llama3_divisors(rope, head_dim), rtol=1e-4):
         raise UnsupportedModelError(
             f"The file {file.path} holds rotary factors (rope_freqs.weight) that are not those of Llama 3; "

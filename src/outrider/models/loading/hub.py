@@ -4,13 +4,13 @@ This module knows which files are needed and what the hub's errors mean to a use
 Invariant: pickled weights are never downloaded; a folder that is cached completely is used without asking the network.
 """
 
-import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from outrider.errors import DownloadError, ModelError, ModelNotFoundError
+from outrider.models.files import PICKLE_SUFFIXES, read_json
 
 __all__ = ["cached_hub_folder", "is_hub_name", "pull_hub_folder"]
 
@@ -18,12 +18,12 @@ _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _WANTED = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt"]
 # Packages whose errors mean that the network failed.
 _CLIENTS = frozenset({"huggingface_hub", "httpx", "httpx2", "httpcore", "httpcore2", "requests", "urllib3", "hf_xet"})
-_UNWANTED = ["*/*", "consolidated*", "*.bin", "*.pt", "*.pth"]
+_UNWANTED = ["*/*", "consolidated*", *(f"*{suffix}" for suffix in PICKLE_SUFFIXES)]
 
 
 def is_hub_name(name: str) -> bool:
     """Whether a name reads as `organisation/repository`."""
-    return _NAME.fullmatch(name) is not None and not name.endswith(".gguf")
+    return _NAME.fullmatch(name) is not None and not name.lower().endswith(".gguf")
 
 
 def cached_hub_folder(name: str) -> Path | None:
@@ -107,5 +107,8 @@ def _complete(folder: Path) -> bool:
     index = folder / "model.safetensors.index.json"
     if not index.is_file():
         return any(folder.glob("*.safetensors"))
-    names = set(json.loads(index.read_text(encoding="utf-8")).get("weight_map", {}).values())
+    try:
+        names = set(read_json(index).get("weight_map", {}).values())
+    except (ModelError, AttributeError, TypeError):  # damaged, so it lists nothing that could be complete
+        return False
     return all((folder / str(name)).is_file() for name in names)

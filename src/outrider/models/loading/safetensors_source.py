@@ -4,7 +4,6 @@ This module knows files and headers. It does not know which tensors a model need
 or listed but absent is refused when the source is made, by name, before any weight is read; pickles are never opened.
 """
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
@@ -15,6 +14,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from outrider.errors import DamagedModelError, UnsupportedModelError
+from outrider.models.files import PICKLE_SUFFIXES, read_json, unreadable
 
 if TYPE_CHECKING:
     import torch
@@ -23,7 +23,6 @@ __all__ = ["SafetensorsSource"]
 
 _FLOATING = frozenset({"F64", "F32", "F16", "BF16"})
 _INDEX = "model.safetensors.index.json"
-_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 _IGNORED_SHARDS = "consolidated"  # a second copy of the weights under other names, in some Mistral folders
 
 
@@ -104,6 +103,8 @@ def _opened(path: Path, framework: str) -> Any:
         return safe_open(path, framework=framework)
     except FileNotFoundError as error:
         raise DamagedModelError(f"The weight file {path} is missing; fetch the model again.") from error
+    except PermissionError as error:
+        raise unreadable(path, error) from error
     except (SafetensorError, OSError, ValueError) as error:
         raise DamagedModelError(
             f"The weight file {path} is truncated or damaged ({error}); fetch the file again."
@@ -115,14 +116,14 @@ def _shards(folder: Path) -> list[Path]:
     index = folder / _INDEX
     if index.is_file():
         try:
-            names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-        except (ValueError, KeyError, AttributeError) as error:
+            names = set(read_json(index)["weight_map"].values())
+        except (KeyError, AttributeError, TypeError) as error:
             raise DamagedModelError(f"The index {index} cannot be read ({error}); fetch the file again.") from error
         return [folder / Path(str(name)).name for name in sorted(names)]
     files = sorted(path for path in folder.glob("*.safetensors") if not path.name.startswith(_IGNORED_SHARDS))
     if files:
         return files
-    pickles = sorted(path.name for pattern in _PICKLES for path in folder.glob(pattern))
+    pickles = sorted(path.name for path in folder.iterdir() if path.suffix.lower() in PICKLE_SUFFIXES)
     if pickles:
         raise DamagedModelError(
             f"The folder {folder} holds pickled weights only ({pickles[0]}), which can run code and are never loaded; "

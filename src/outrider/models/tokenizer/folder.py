@@ -5,12 +5,12 @@ transformers, which takes a second, wherever `tokenizer.json` is there. Invarian
 give.
 """
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from outrider.errors import DamagedModelError
+from outrider.models.files import read_json, read_text
 from outrider.models.tokenizer.chat import ChatTemplate
 from outrider.models.tokenizer.tokenizer import SpecialTokens, Tokenizer
 
@@ -28,7 +28,7 @@ def tokenizer_from_folder(folder: Path) -> Tokenizer:
     Raises:
         DamagedModelError: there is no tokenizer, or it cannot be read.
     """
-    config = _json(folder / "special_tokens_map.json") | _json(folder / "tokenizer_config.json")
+    config = read_json(folder / "special_tokens_map.json") | read_json(folder / "tokenizer_config.json")
     backend = _backend(folder)
     texts = {role: _text(config.get(f"{role}_token")) for role in _ROLES}
     ids = {role: backend.token_to_id(text) for role, text in texts.items() if text is not None}
@@ -75,13 +75,19 @@ def _templates(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
     """Chat templates by name; a file of its own goes before the configuration."""
     path = folder / "chat_template.jinja"
     if path.is_file():
-        return {"default": path.read_text(encoding="utf-8")}
-    template = config.get("chat_template") or _json(folder / "chat_template.json").get("chat_template")
+        return {"default": read_text(path)}
+    template = config.get("chat_template") or read_json(folder / "chat_template.json").get("chat_template")
     if isinstance(template, str):
         return {"default": template}
     if not template:
         return {}
-    named = {entry["name"]: entry["template"] for entry in template}
+    try:
+        named = {str(entry["name"]): str(entry["template"]) for entry in template}
+    except (TypeError, KeyError) as error:
+        raise DamagedModelError(
+            f"The file {folder / 'tokenizer_config.json'} holds a chat_template that is neither a text nor a list of "
+            "named texts; fetch the file again."
+        ) from error
     named.setdefault("default", next(iter(named.values())))
     return named
 
@@ -91,14 +97,3 @@ def _text(token: Any) -> str | None:
     if isinstance(token, dict):
         token = token.get("content")
     return token if isinstance(token, str) else None
-
-
-def _json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file; empty where there is none."""
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except ValueError as error:
-        raise DamagedModelError(f"The file {path} is no valid JSON ({error}); fetch the file again.") from error
-    return values if isinstance(values, dict) else {}

@@ -21,6 +21,7 @@ __all__ = ["tokenizer_from_gguf"]
 
 _CONTROL, _USER_DEFINED, _UNUSED = 3, 4, 5  # tokenizer.ggml.token_type
 _ROLE_KEYS = {"bos": "bos_token_id", "eos": "eos_token_id", "pad": "padding_token_id", "unk": "unknown_token_id"}
+_END_KEYS = ("eot_token_id", "eom_token_id")
 
 _WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+"
 _REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -73,7 +74,7 @@ def tokenizer_from_gguf(metadata: Mapping[str, Any], path: Path) -> Tokenizer:
 
     Raises:
         UnsupportedModelError: a vocabulary or pre-tokenizer that is not known.
-        DamagedModelError: the vocabulary is incomplete.
+        DamagedModelError: the vocabulary is incomplete or lacks a special token.
     """
     values = {key.removeprefix("tokenizer.ggml."): value for key, value in metadata.items()}
     kind = values.get("model")
@@ -88,12 +89,25 @@ def tokenizer_from_gguf(metadata: Mapping[str, Any], path: Path) -> Tokenizer:
             "supported are gpt2 (byte-level) and llama (SentencePiece)."
         )
     special = {role: values[key] for role, key in _ROLE_KEYS.items() if key in values}
+    _check_ids(values, path)
     return Tokenizer(
         backend,
         SpecialTokens(**special),
         add_bos=bool(values.get("add_bos_token", add_bos)),
         chat_template=_template(metadata, values["tokens"], special),
     )
+
+
+def _check_ids(values: Mapping[str, Any], path: Path) -> None:
+    """Refuse special tokens that the vocabulary does not have."""
+    size = len(values["tokens"])
+    for key in (*_ROLE_KEYS.values(), *_END_KEYS):
+        value = values.get(key, 0)
+        if not isinstance(value, int) or not 0 <= value < size:
+            raise DamagedModelError(
+                f"The file {path}: tokenizer.ggml.{key} is {value!r}; the vocabulary has the tokens 0 to {size - 1}, "
+                "so correct it or fetch the file again."
+            )
 
 
 def _cutting(name: str | None, path: Path) -> _Cutting:
