@@ -10,6 +10,7 @@ Note:
 
 import math
 
+import numpy as np
 import torch
 
 from outrider.models.config import Rope
@@ -61,8 +62,10 @@ class RotationTable:
 
     def _block(self, start: int) -> torch.Tensor:
         positions = torch.arange(start, start + _BLOCK, dtype=torch.float32)
-        angles = torch.outer(positions, self._frequencies)  # float32, as in transformers
-        return torch.complex(angles.cos() * self._scale, angles.sin() * self._scale).to(self._device)
+        angles = torch.outer(positions, self._frequencies).numpy()  # float32, as in transformers
+        # not PyTorch's cos: the vector library behind it gives other bits in another process, by where memory lies
+        turned = np.exp(1j * angles.astype(np.float64)) * self._scale
+        return torch.from_numpy(turned.astype(np.complex64)).to(self._device)
 
 
 def inverse_frequencies(rope: Rope, head_dim: int) -> tuple[torch.Tensor, float]:
