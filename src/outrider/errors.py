@@ -10,7 +10,7 @@ OutriderError
 │   └── UnsupportedError       a known feature in a combination that is not supported
 ├── ModelError                 a model that cannot be used
 │   ├── ModelNotFoundError     no such file, folder, hub name or built-in model
-│   ├── DamagedModelError      truncated, corrupt or unsafe weights
+│   ├── DamagedModelError      truncated, corrupt or unsafe files
 │   └── UnsupportedModelError  a family or feature that the decoder does not know
 ├── DownloadError              no network, no disk space, wrong hash
 ├── CacheFullError             no room for more rows in the key-value cache
@@ -58,7 +58,7 @@ class ModelNotFoundError(ModelError):
 
 
 class DamagedModelError(ModelError):
-    """Weights that are truncated, corrupt or in an unsafe format."""
+    """A checkpoint whose weights or metadata are truncated, corrupt or in an unsafe format."""
 
 
 class UnsupportedModelError(ModelError):

@@ -9,6 +9,7 @@ Source: assisted generation (J. Gante, 2023), +2 after a fully right draft and -
 
 from collections.abc import Sequence
 
+from outrider.core.params import is_whole_number
 from outrider.core.types import IntArray, Outcome, Plan
 from outrider.errors import InvalidRequestError
 from outrider.policies.base import RequestView, Shape
@@ -33,12 +34,12 @@ class Heuristic:
     """
 
     def __init__(self, start: int = 4, maximum: int = 16, drafters: Sequence[str] | None = None) -> None:
-        if not 1 <= start <= maximum:
+        if not (is_whole_number(start) and is_whole_number(maximum) and 1 <= start <= maximum):
             raise InvalidRequestError(
-                f"policy heuristic has start={start!r} and max={maximum!r}; give 1 <= start <= max."
+                f"policy heuristic has start={start!r} and max={maximum!r}; give whole numbers with 1 <= start <= max."
             )
-        self._start = start
-        self._maximum = maximum
+        self._start = int(start)
+        self._maximum = int(maximum)
         self._drafters = None if drafters is None else tuple(drafters)
         self._lengths: dict[str, int] = {}
 
