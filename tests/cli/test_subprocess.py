@@ -77,7 +77,7 @@ def test_an_interrupt_ends_in_one_sentence(model: str) -> None:
         assert process.stdout.read(1)
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.returncode == 130, errors
     assert errors.splitlines()[-1] == "error: interrupted; nothing was left half-written."
     assert "Traceback" not in errors
 

@@ -43,6 +43,7 @@ class SafetensorsSource:
         for path in self.files:
             self._read_header(path)
         self._open_files: dict[Path, Any] = {}
+        self._matrices: dict[str, torch.Tensor] = {}  # views of the mapped files
 
     def _read_header(self, path: Path) -> None:
         """Note name, shape and type of each tensor of one shard."""
@@ -88,7 +89,9 @@ class SafetensorsSource:
         """[len(ids), D] rows of a matrix, copied from the mapped file."""
         import torch
 
-        return self.tensor(name)[torch.as_tensor(ids, dtype=torch.long)]
+        if name not in self._matrices:  # kept: the package's own call a pass would be slow and swallows Ctrl-C
+            self._matrices[name] = self.tensor(name)
+        return self._matrices[name][torch.as_tensor(ids, dtype=torch.long)]
 
     def _file(self, path: Path) -> Any:
         """The mapped shard, opened when first asked for and kept."""
