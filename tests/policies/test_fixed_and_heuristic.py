@@ -119,5 +119,5 @@ def test_impossible_lengths_are_refused():
         Heuristic(5, 4)
     with pytest.raises(InvalidRequestError, match="start=0"):
         Heuristic(0)
-    with pytest.raises(InvalidRequestError, match="start=.4."):
+    with pytest.raises(InvalidRequestError, match=r"start=.4."):
         Heuristic("4")
