@@ -32,7 +32,6 @@ class Ensemble:
 
     Args:
         drafters: drafters with different names.
-        vocab_size: tokens that the target knows; None takes the width of each request's processing chain.
 
     Attributes:
         seconds: request id -> drafting time of the last step; the time of a shared call is divided by nodes.
@@ -42,12 +41,11 @@ class Ensemble:
         InvalidRequestError: two drafters have one name.
     """
 
-    def __init__(self, drafters: Sequence[Drafter], vocab_size: int | None = None) -> None:
+    def __init__(self, drafters: Sequence[Drafter]) -> None:
         self._drafters = {drafter.name: drafter for drafter in drafters}
         if len(self._drafters) < len(drafters):
             names = ", ".join(drafter.name for drafter in drafters)
             raise InvalidRequestError(f"the drafters are {names}; give each one once.")
-        self._vocab_size = vocab_size
         self._followed: dict[str, set[str]] = {name: set() for name in self._drafters}
         self.seconds: dict[str, float] = {}
         self.num_failures: Counter[str] = Counter()
@@ -175,9 +173,8 @@ class Ensemble:
 
     def _checked(self, name: str, proposal: Proposal, context: DraftContext) -> Proposal:
         """The proposal cut to its plan; the empty one where it is no tree of known tokens."""
-        vocab_size = context.processor.vocab_size if self._vocab_size is None else self._vocab_size
         try:
-            validate(proposal, vocab_size)
+            validate(proposal, context.processor.vocab_size)
             check_fit(context.rule, proposal)
         except Exception as error:  # whatever a proposal is made of, it must not reach the target
             self._report(name, error)
