@@ -1,4 +1,4 @@
-"""Build hook: compiles the native layer into the package where a C++ compiler is; without one the package is pure Python."""
+"""Build hook: compiles the native layer into the package where a C++ compiler is; without one nothing is compiled."""
 
 import importlib.util
 from pathlib import Path

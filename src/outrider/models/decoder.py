@@ -79,9 +79,14 @@ class Decoder:
 
     def _make_stack(self) -> Stack:
         if self.kernels != "native":
-            packed = self.kernels == "packed"
-            options = {"dtype": self.dtype, "device": self.device}
-            return PlainStack(self.config, self._source, **options, packed=packed, invariant=self.invariant)
+            return PlainStack(
+                self.config,
+                self._source,
+                dtype=self.dtype,
+                device=self.device,
+                packed=self.kernels == "packed",
+                invariant=self.invariant,
+            )
         native = library() if self._runs_native() else None
         if native is None:
             raise UnsupportedError(

@@ -1,7 +1,7 @@
 """The layers and the head with PyTorch's own operations: on every device, in every dtype.
 
-It knows layers and rows; it knows no requests. Invariant: in the width-invariant mode passes are padded to the row counts
-at which products keep their bits.
+It knows layers and rows; it knows no requests. Invariant: in the width-invariant mode passes are padded to the row
+counts at which products keep their bits.
 """
 
 import numpy as np

@@ -1,7 +1,7 @@
 """What a decoder needs of its layers, however they are run.
 
-Two kinds: `plain` runs them with PyTorch's own operations everywhere, `native` with a compiled library on CPUs that it was
-built for. This module knows neither. Invariant: both give the same numbers up to rounding, write the same keys and
+Two kinds: `plain` runs them with PyTorch's own operations everywhere, `native` with a compiled library on CPUs that it
+was built for. This module knows neither. Invariant: both give the same numbers up to rounding, write the same keys and
 values to the same cache, and each says for itself whether a row's bits depend on what shares the pass.
 """
 

@@ -57,10 +57,10 @@ def _compile(compiler: str, variant: str, folder: Path) -> Path | None:
             try:
                 done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
             except (OSError, subprocess.TimeoutExpired) as error:
-                print(f"outrider: no native {variant} layer: {error}", file=sys.stderr)
+                sys.stderr.write(f"outrider: no native {variant} layer: {error}\n")
                 return None
             if done.returncode:
-                print(f"outrider: no native {variant} layer: {done.stderr.strip()[-2000:]}", file=sys.stderr)
+                sys.stderr.write(f"outrider: no native {variant} layer: {done.stderr.strip()[-2000:]}\n")
                 return None
         linked.replace(path)
     return path
@@ -68,4 +68,4 @@ def _compile(compiler: str, variant: str, folder: Path) -> Path | None:
 
 if __name__ == "__main__":
     for built in build():
-        print(built)
+        sys.stdout.write(f"{built}\n")

@@ -125,5 +125,3 @@ def _usable() -> list[str]:
     if capability.startswith(("AVX512", "AVX2")):
         found.append("avx2")
     return found
-
-

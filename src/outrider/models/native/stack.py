@@ -1,7 +1,7 @@
 """The layers and the head through the native library: one call a layer.
 
-It knows rows, slots and trees; what happens within a layer stands in `layer.cpp`. Invariant: a row's bits depend on its own
-path only, whatever shares the pass and however many threads run, so this path is always width-invariant.
+It knows rows, slots and trees; what happens within a layer stands in `layer.cpp`. Invariant: a row's bits depend on its
+own path only, whatever shares the pass and however many threads run, so passes are always width-invariant.
 """
 
 from collections.abc import Sequence
@@ -146,7 +146,8 @@ class _Paths:
     def __init__(self, segments: Sequence[base.Segment], num_rows: int) -> None:
         self.positions = np.empty(num_rows, dtype=np.int32)
         self.lines = np.full(num_rows, -1, dtype=np.int32)
-        starts, nodes = [0], []
+        starts: list[int] = [0]
+        nodes: list[int] = []
         for segment in segments:
             first, parents = segment.start, np.asarray(_nodes(segment), dtype=np.int64)
             end = first + segment.num_rows

@@ -1,7 +1,7 @@
 """Matrices in the layout that the native layer reads, made from a checkpoint one tensor at a time.
 
-It knows the names of the Hugging Face checkpoints and the layout of `product.h`. Invariant: what a structure points to is
-held by the `Packed` beside it.
+It knows the names of the Hugging Face checkpoints and the layout of `product.h`. Invariant: what a structure points to
+is held by the object around it.
 """
 
 from collections.abc import Sequence
@@ -59,7 +59,11 @@ class PackedLayer:
         return sum(matrix.nbytes for matrix in self.matrices)
 
 
-def _matrix(packed: torch.Tensor, num_out: int, num_in: int, bias: torch.Tensor | None = None) -> PackedMatrix:
+def _matrix(weight: torch.Tensor, bias: torch.Tensor | None = None) -> PackedMatrix:
+    return _structure(pack_rows(weight), weight.shape[0], weight.shape[1], bias)
+
+
+def _structure(packed: torch.Tensor, num_out: int, num_in: int, bias: torch.Tensor | None = None) -> PackedMatrix:
     held = None
     if bias is not None:
         held = torch.nn.functional.pad(bias.float(), (0, packed.shape[0] * _PANEL - bias.shape[0])).contiguous()
@@ -75,7 +79,7 @@ def pack_head(config: ModelConfig, source: TensorSource) -> PackedMatrix:
     for first in range(0, config.vocab_size, HEAD_BLOCK):
         block = pack_rows(source.rows(name, torch.arange(first, min(first + HEAD_BLOCK, config.vocab_size))))
         packed[first // _PANEL : first // _PANEL + block.shape[0]] = block
-    return _matrix(packed, config.vocab_size, config.hidden_size)
+    return _structure(packed, config.vocab_size, config.hidden_size)
 
 
 def pack_layer(config: ModelConfig, source: TensorSource, index: int) -> PackedLayer:
@@ -109,29 +113,24 @@ def pack_layer(config: ModelConfig, source: TensorSource, index: int) -> PackedL
 
 
 def _single(source: TensorSource, name: str, has_bias: bool) -> PackedMatrix:
-    weight = source.tensor(f"{name}.weight")
-    return _matrix(pack_rows(weight), *weight.shape, source.tensor(f"{name}.bias") if has_bias else None)
+    return _matrix(source.tensor(f"{name}.weight"), source.tensor(f"{name}.bias") if has_bias else None)
 
 
 def _qkv(config: ModelConfig, source: TensorSource, name: str) -> PackedMatrix:
     """q, k and v as one matrix; the pairs of a rotation stand side by side, as in the cache."""
 
     def joined(kind: str) -> torch.Tensor:
-        q, k, v = (source.tensor(f"{name}.{part}_proj.{kind}") for part in "qkv")
+        q, k, v = (source.tensor(f"{name}.{part}_proj.{kind}").to(torch.bfloat16) for part in "qkv")
         return torch.cat([interleave(q, config.head_dim), interleave(k, config.head_dim), v])
 
-    weight = joined("weight").to(torch.bfloat16)
-    return _matrix(pack_rows(weight), *weight.shape, joined("bias") if config.qkv_bias else None)
+    return _matrix(joined("weight"), joined("bias") if config.qkv_bias else None)
 
 
 def _gate_up(config: ModelConfig, source: TensorSource, name: str) -> PackedMatrix:
     """Gate and up as one matrix: 16 rows of the one, 16 of the other, so that a panel holds both of its outputs."""
 
     def joined(kind: str) -> torch.Tensor:
-        gate, up = (source.tensor(f"{name}.{part}_proj.{kind}").unflatten(0, (-1, 16)) for part in ("gate", "up"))
-        return torch.stack([gate, up], 1).flatten(0, 2)
+        gate, up = (source.tensor(f"{name}.{part}_proj.{kind}").to(torch.bfloat16) for part in ("gate", "up"))
+        return torch.stack([gate.unflatten(0, (-1, 16)), up.unflatten(0, (-1, 16))], 1).flatten(0, 2)
 
-    weight = joined("weight").to(torch.bfloat16)
-    return _matrix(pack_rows(weight), *weight.shape, joined("bias") if config.mlp_bias else None)
-
-
+    return _matrix(joined("weight"), joined("bias") if config.mlp_bias else None)
