@@ -39,6 +39,8 @@ class Decoder:
         device: where to run.
         invariant: whether a row's logits may not depend on what shares the pass; None for the default of the device
             and dtype (on but for dense products).
+        stored_blocks: whether matrices that a GGUF file holds in blocks stay in them where the native library reads
+            them, which is faster and loses nothing; otherwise they are expanded to `dtype`.
         kernels: what runs the layers: the native library, PyTorch with packed matrices, or PyTorch alone; None for the
             first of these that works here.
 
@@ -54,6 +56,7 @@ class Decoder:
         dtype: torch.dtype | None = None,
         device: torch.device | str = "cpu",
         invariant: bool | None = None,
+        stored_blocks: bool = True,
         kernels: Kernels | None = None,
     ) -> None:
         self.config, self._source = config, source
@@ -62,7 +65,7 @@ class Decoder:
         self.kernels = self._choose() if kernels is None else kernels
         self.invariant = self.kernels != "dense" if invariant is None else invariant
         with torch.inference_mode():
-            self._stack = self._make_stack()
+            self._stack = self._make_stack(stored_blocks)
         if self.invariant and self.kernels == "packed" and not self.proves_invariance():
             logger.warning("a row's bits depend on the width of a pass here; equal seeds may give texts that differ")
             self.invariant = False
@@ -77,7 +80,7 @@ class Decoder:
         fitting = self.device.type == "cpu" and self.dtype == torch.bfloat16 and fits(self.config)
         return fitting and library() is not None
 
-    def _make_stack(self) -> Stack:
+    def _make_stack(self, stored_blocks: bool) -> Stack:
         if self.kernels != "native":
             return PlainStack(
                 self.config,
@@ -93,7 +96,7 @@ class Decoder:
                 "kernels is 'native', but the native library does not run this model here: it takes bfloat16 on an "
                 "x86-64 CPU with AVX2, and must have been built; leave kernels out."
             )
-        return NativeStack(self.config, self._source, native)
+        return NativeStack(self.config, self._source, native, stored_blocks=stored_blocks)
 
     @property
     def vocab_size(self) -> int:

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 class Matrix(Structure):
     """A packed matrix."""
 
-    _fields_ = [("packed", c_void_p), ("bias", c_void_p), ("out", c_int64), ("in_", c_int64)]
+    _fields_ = [("packed", c_void_p), ("bias", c_void_p), ("out", c_int64), ("in_", c_int64), ("kind", c_int64)]
 
 
 class Layer(Structure):
@@ -34,7 +34,7 @@ class Layer(Structure):
 
     _fields_ = [
         *((name, c_void_p) for name in ("attention_norm", "mlp_norm", "query_norm", "key_norm")),
-        *((name, Matrix) for name in ("qkv", "output", "gate_up", "down")),
+        *((name, Matrix) for name in ("query", "key", "value", "output", "gate", "up", "down")),
         *((name, c_int64) for name in ("hidden_size", "intermediate_size", "num_heads", "num_kv_heads", "head_dim")),
         ("norm_eps", c_double),
     ]
@@ -84,6 +84,11 @@ class Library:
             *(POINTER(Matrix), c_void_p, c_double, c_void_p, c_void_p),
             *(c_int64, c_int64, c_void_p, c_void_p),
         )
+        self.packed_bytes = functions.outrider_packed_bytes
+        self.packed_bytes.restype, self.packed_bytes.argtypes = c_int64, (c_int64, c_int64, c_int64)
+        self.pack = functions.outrider_pack
+        self.pack.restype = c_int64
+        self.pack.argtypes = (c_int64, c_void_p, c_int64, c_int64, c_int64, c_void_p)
 
 
 @functools.cache

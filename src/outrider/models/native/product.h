@@ -18,9 +18,10 @@ constexpr int kGroup = 32;                           // most rows at once
 constexpr int64_t kStepSize = kPanel * kStep;        // numbers of a step
 
 struct Matrix {
-  const uint16_t* packed;
-  const float* bias;  // [out] or null
+  const uint8_t* packed;
+  const float* bias;  // [out, padded] or null
   int64_t out, in;    // as the model has them; the packed form is padded with zeros
+  int64_t kind;       // how it is packed, see quantised.h
 
   int64_t steps() const { return (in + kStep - 1) / kStep; }
   int64_t panels() const { return (out + kPanel - 1) / kPanel; }

@@ -16,7 +16,7 @@ from outrider.models import base
 from outrider.models.base import ForwardInputs
 from outrider.models.config import ModelConfig, TensorSource
 from outrider.models.native.library import Library, Pass, Segment
-from outrider.models.native.weights import pack_head, pack_layer
+from outrider.models.native.weights import MatrixPacker
 from outrider.models.rope import RotationTable
 
 __all__ = ["NativeStack", "fits"]
@@ -37,13 +37,15 @@ class NativeStack:
         config: numbers of the model; `fits` says which are handled.
         source: its tensors.
         library: the library that runs here.
+        stored_blocks: whether matrices that a file holds in blocks stay in them, where the library reads them.
     """
 
-    def __init__(self, config: ModelConfig, source: TensorSource, library: Library) -> None:
+    def __init__(self, config: ModelConfig, source: TensorSource, library: Library, *, stored_blocks: bool) -> None:
         self.config, self.library = config, library
-        self.layers = [pack_layer(config, source, index) for index in range(config.num_layers)]
+        packer = MatrixPacker(config, source, library, stored_blocks=stored_blocks)
+        self.layers = [packer.layer(index) for index in range(config.num_layers)]
         self.norm = source.tensor("model.norm.weight").float().clone()
-        self.head = pack_head(config, source)
+        self.head = packer.head()
         self.rotations = RotationTable(config.rope, config.head_dim, torch.device("cpu"))
         self._workspace = torch.empty(0, dtype=torch.uint8)
 
@@ -102,7 +104,8 @@ class _NativeRun:
         """[M] rows of the pass -> [M, V] float32 logits."""
         stack, wanted = self._stack, np.ascontiguousarray(rows)
         logits = torch.empty(len(rows), stack.config.vocab_size)
-        workspace = stack.workspace(len(rows) * -(-stack.config.hidden_size // _MULTIPLE) * _MULTIPLE * 2)
+        padded_rows, padded_size = -(-len(rows) // 16) * 16, -(-stack.config.hidden_size // _MULTIPLE) * _MULTIPLE
+        workspace = stack.workspace(padded_rows * padded_size * 2)
         stack.library.head(
             stack.head.structure,
             stack.norm.data_ptr(),

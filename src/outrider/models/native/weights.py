@@ -1,7 +1,7 @@
 """Matrices in the layout that the native layer reads, made from a checkpoint one tensor at a time.
 
-It knows the names of the Hugging Face checkpoints and the layout of `product.h`. Invariant: what a structure points to
-is held by the object around it.
+It knows the names of the Hugging Face checkpoints and which layouts there are; the layouts themselves stand in
+`product.h` and `quantised.h`. Invariant: what a structure points to is held by the object around it.
 """
 
 from collections.abc import Sequence
@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 
 import torch
 
-from outrider.models.config import ModelConfig, TensorSource
-from outrider.models.native.library import Layer, Matrix
+from outrider.models.config import Blocks, BlockSource, ModelConfig, TensorSource
+from outrider.models.native.library import Layer, Library, Matrix
 from outrider.models.rope import interleave
 
-__all__ = ["HEAD_BLOCK", "PackedLayer", "PackedMatrix", "pack_head", "pack_layer", "pack_rows"]
+__all__ = ["HEAD_BLOCK", "MatrixPacker", "PackedLayer", "PackedMatrix", "pack_rows"]
 
 HEAD_BLOCK = 16384  # rows of the head that are fetched and packed at once
 
@@ -36,13 +36,16 @@ class PackedMatrix:
         structure: what the library is given.
         packed: the weights.
         bias: [out, padded to a panel] float32 or None.
-        nbytes: bytes of the matrix as stored.
     """
 
     structure: Matrix
     packed: torch.Tensor
     bias: torch.Tensor | None
-    nbytes: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the matrix as stored."""
+        return self.packed.nbytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,82 +58,109 @@ class PackedLayer:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the four matrices."""
+        """Bytes of the matrices."""
         return sum(matrix.nbytes for matrix in self.matrices)
 
 
-def _matrix(weight: torch.Tensor, bias: torch.Tensor | None = None) -> PackedMatrix:
-    return _structure(pack_rows(weight), weight.shape[0], weight.shape[1], bias)
+class MatrixPacker:
+    """Packs the matrices of a checkpoint.
+
+    Args:
+        config: numbers of the model.
+        source: its tensors.
+        library: the library that will read them.
+        stored_blocks: whether matrices in blocks that the library reads stay so; all others become bfloat16.
+    """
+
+    def __init__(self, config: ModelConfig, source: TensorSource, library: Library, *, stored_blocks: bool) -> None:
+        self._config, self._source, self._library = config, source, library
+        self._blocks = source if stored_blocks and isinstance(source, BlockSource) else None
+
+    def head(self) -> PackedMatrix:
+        """The output head."""
+        name = "model.embed_tokens.weight" if self._config.tied_head else "lm_head.weight"
+        stored = self._stored(name)
+        if stored is not None:
+            return self._from_blocks(stored, None)
+        num_out, num_in = self._config.vocab_size, self._config.hidden_size
+        packed = torch.empty(-(-num_out // _PANEL), -(-num_in // _STEP), 2, 16, 16, 2, dtype=torch.bfloat16)
+        for first in range(0, num_out, HEAD_BLOCK):  # a block at a time: the head never exists in one more piece
+            block = pack_rows(self._source.rows(name, torch.arange(first, min(first + HEAD_BLOCK, num_out))))
+            packed[first // _PANEL : first // _PANEL + block.shape[0]] = block
+        return _matrix(packed, num_out, num_in, 0, None)
+
+    def layer(self, index: int) -> PackedLayer:
+        """Layer `index`, from 0."""
+        config, name = self._config, f"model.layers.{index}"
+        attention, mlp = f"{name}.self_attn", f"{name}.mlp"
+        matrices = {
+            "query": self._matrix(f"{attention}.q_proj", config.qkv_bias, turned=True),
+            "key": self._matrix(f"{attention}.k_proj", config.qkv_bias, turned=True),
+            "value": self._matrix(f"{attention}.v_proj", config.qkv_bias),
+            "output": self._matrix(f"{attention}.o_proj", config.output_bias),
+            "gate": self._matrix(f"{mlp}.gate_proj", config.mlp_bias),
+            "up": self._matrix(f"{mlp}.up_proj", config.mlp_bias),
+            "down": self._matrix(f"{mlp}.down_proj", config.mlp_bias),
+        }
+        norms = {
+            "attention_norm": self._norm(f"{name}.input_layernorm.weight"),
+            "mlp_norm": self._norm(f"{name}.post_attention_layernorm.weight"),
+        }
+        if config.qk_norm:
+            for kind in ("query", "key"):
+                weight = self._norm(f"{attention}.{kind[0]}_norm.weight")
+                norms[f"{kind}_norm"] = interleave(weight, config.head_dim).contiguous()
+        structure = Layer(
+            **{key: norm.data_ptr() for key, norm in norms.items()},
+            **{key: matrix.structure for key, matrix in matrices.items()},
+            hidden_size=config.hidden_size,
+            intermediate_size=config.intermediate_size,
+            num_heads=config.num_heads,
+            num_kv_heads=config.num_kv_heads,
+            head_dim=config.head_dim,
+            norm_eps=config.norm_eps,
+        )
+        return PackedLayer(structure, list(matrices.values()), list(norms.values()))
+
+    def _norm(self, name: str) -> torch.Tensor:
+        return self._source.tensor(name).float().clone()
+
+    def _matrix(self, name: str, has_bias: bool, *, turned: bool = False) -> PackedMatrix:
+        """A matrix with its bias; of `turned` ones the pairs of a rotation stand side by side, as in the cache."""
+        order = self._pairs if turned else _as_is
+        bias = order(self._source.tensor(f"{name}.bias")) if has_bias else None
+        stored = self._stored(f"{name}.weight")
+        if stored is not None:
+            return self._from_blocks(stored._replace(data=order(stored.data)), bias)
+        weight = order(self._source.tensor(f"{name}.weight"))
+        return _matrix(pack_rows(weight), weight.shape[0], weight.shape[1], 0, bias)
+
+    def _pairs(self, rows: torch.Tensor) -> torch.Tensor:
+        return interleave(rows, self._config.head_dim)
+
+    def _stored(self, name: str) -> Blocks | None:
+        """The blocks of a matrix, None where there are none that the library reads."""
+        if self._blocks is None:
+            return None
+        blocks = self._blocks.blocks(name)
+        readable = self._library.packed_bytes(blocks.kind, blocks.data.shape[0], blocks.num_in) > 0
+        return blocks if readable else None
+
+    def _from_blocks(self, blocks: Blocks, bias: torch.Tensor | None) -> PackedMatrix:
+        num_out, data = blocks.data.shape[0], blocks.data.contiguous()
+        packed = torch.empty(self._library.packed_bytes(blocks.kind, num_out, blocks.num_in), dtype=torch.uint8)
+        threads = torch.get_num_threads()
+        kind = self._library.pack(blocks.kind, data.data_ptr(), num_out, blocks.num_in, threads, packed.data_ptr())
+        return _matrix(packed, num_out, blocks.num_in, kind, bias)
 
 
-def _structure(packed: torch.Tensor, num_out: int, num_in: int, bias: torch.Tensor | None = None) -> PackedMatrix:
+def _matrix(packed: torch.Tensor, num_out: int, num_in: int, kind: int, bias: torch.Tensor | None) -> PackedMatrix:
     held = None
     if bias is not None:
-        held = torch.nn.functional.pad(bias.float(), (0, packed.shape[0] * _PANEL - bias.shape[0])).contiguous()
-    structure = Matrix(packed.data_ptr(), None if held is None else held.data_ptr(), num_out, num_in)
-    return PackedMatrix(structure, packed, held, packed.nbytes)
+        held = torch.nn.functional.pad(bias.float(), (0, -num_out % _PANEL)).contiguous()
+    structure = Matrix(packed.data_ptr(), None if held is None else held.data_ptr(), num_out, num_in, kind)
+    return PackedMatrix(structure, packed, held)
 
 
-def pack_head(config: ModelConfig, source: TensorSource) -> PackedMatrix:
-    """The output head; its rows are fetched and packed a block of the vocabulary at a time."""
-    name = "model.embed_tokens.weight" if config.tied_head else "lm_head.weight"
-    num_panels, num_steps = -(-config.vocab_size // _PANEL), -(-config.hidden_size // _STEP)
-    packed = torch.empty(num_panels, num_steps, 2, 16, 16, 2, dtype=torch.bfloat16)
-    for first in range(0, config.vocab_size, HEAD_BLOCK):
-        block = pack_rows(source.rows(name, torch.arange(first, min(first + HEAD_BLOCK, config.vocab_size))))
-        packed[first // _PANEL : first // _PANEL + block.shape[0]] = block
-    return _structure(packed, config.vocab_size, config.hidden_size)
-
-
-def pack_layer(config: ModelConfig, source: TensorSource, index: int) -> PackedLayer:
-    """Layer `index`, from 0."""
-    name = f"model.layers.{index}"
-    matrices = {
-        "qkv": _qkv(config, source, f"{name}.self_attn"),
-        "output": _single(source, f"{name}.self_attn.o_proj", config.output_bias),
-        "gate_up": _gate_up(config, source, f"{name}.mlp"),
-        "down": _single(source, f"{name}.mlp.down_proj", config.mlp_bias),
-    }
-    norms = {
-        "attention_norm": source.tensor(f"{name}.input_layernorm.weight").float().clone(),
-        "mlp_norm": source.tensor(f"{name}.post_attention_layernorm.weight").float().clone(),
-    }
-    if config.qk_norm:
-        for kind in ("query", "key"):
-            weight = source.tensor(f"{name}.self_attn.{kind[0]}_norm.weight").float()
-            norms[f"{kind}_norm"] = interleave(weight, config.head_dim).contiguous()
-    structure = Layer(
-        **{key: norm.data_ptr() for key, norm in norms.items()},
-        **{key: matrix.structure for key, matrix in matrices.items()},
-        hidden_size=config.hidden_size,
-        intermediate_size=config.intermediate_size,
-        num_heads=config.num_heads,
-        num_kv_heads=config.num_kv_heads,
-        head_dim=config.head_dim,
-        norm_eps=config.norm_eps,
-    )
-    return PackedLayer(structure, list(matrices.values()), list(norms.values()))
-
-
-def _single(source: TensorSource, name: str, has_bias: bool) -> PackedMatrix:
-    return _matrix(source.tensor(f"{name}.weight"), source.tensor(f"{name}.bias") if has_bias else None)
-
-
-def _qkv(config: ModelConfig, source: TensorSource, name: str) -> PackedMatrix:
-    """q, k and v as one matrix; the pairs of a rotation stand side by side, as in the cache."""
-
-    def joined(kind: str) -> torch.Tensor:
-        q, k, v = (source.tensor(f"{name}.{part}_proj.{kind}").to(torch.bfloat16) for part in "qkv")
-        return torch.cat([interleave(q, config.head_dim), interleave(k, config.head_dim), v])
-
-    return _matrix(joined("weight"), joined("bias") if config.qkv_bias else None)
-
-
-def _gate_up(config: ModelConfig, source: TensorSource, name: str) -> PackedMatrix:
-    """Gate and up as one matrix: 16 rows of the one, 16 of the other, so that a panel holds both of its outputs."""
-
-    def joined(kind: str) -> torch.Tensor:
-        gate, up = (source.tensor(f"{name}.{part}_proj.{kind}").to(torch.bfloat16) for part in ("gate", "up"))
-        return torch.stack([gate.unflatten(0, (-1, 16)), up.unflatten(0, (-1, 16))], 1).flatten(0, 2)
-
-    return _matrix(joined("weight"), joined("bias") if config.mlp_bias else None)
+def _as_is(rows: torch.Tensor) -> torch.Tensor:
+    return rows
