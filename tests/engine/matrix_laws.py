@@ -15,6 +15,7 @@ from outrider.core.params import Draw, Rule, SamplingParams, Speculation
 from outrider.core.process import History, Processor
 from outrider.core.types import Proposal
 from outrider.drafters.base import Drafter
+from outrider.drafters.draft_model import DraftModel
 from outrider.drafters.scripted import ScriptedDrafter
 from outrider.errors import UnsupportedError
 from outrider.models.toy import TableTarget
@@ -104,6 +105,8 @@ def favourite_tree() -> Drafter:
 def _drafting(name: str) -> tuple[list[Drafter], Policy]:
     if name == "favourites":
         return [favourites()], Fixed(2)
+    if name == "small vocabulary":
+        return [DraftModel(OTHER, VOCAB, num_tokens=2)], Fixed(2)
     if name == "favourite tree":
         return [favourite_tree()], Wide(5, 2, 3)
     return drafting(name, TARGET, OTHER, Known())[0], Fixed(2)

@@ -96,12 +96,13 @@ SMALL_DRAFTINGS = [
     *(name for name in DRAFTINGS if name not in ("scripted", "scripted tree", "ensemble of trees")),
     "favourites",
     "favourite tree",
+    "small vocabulary",
 ]
 
 
 def parts(name: str) -> list[object]:
     """Numbers of the parts that a drafter's processors are tested in: few at a time where drafts are drawn."""
-    if name not in NEEDY:
+    if name not in NEEDY and name != "small vocabulary":
         return [pytest.param(name, 0, 1)]
     return [pytest.param(name, part, 4, marks=[pytest.mark.slow] if part else []) for part in range(4)]
 
