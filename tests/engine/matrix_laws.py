@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from engine_helpers import Wide, engine, finish
-from matrix_helpers import PROCESSORS, TOKENIZER, Known, Turns, drafting
+from matrix_helpers import FREE_RULES, PROCESSORS, TOKENIZER, Known, Turns, drafting
 
 from outrider.analysis.enumerate import EnumeratingCoins, Text, enumerate_law
 from outrider.core.params import Draw, Rule, SamplingParams, Speculation
@@ -127,7 +127,7 @@ def engine_law(name: str, rule: Rule, case: SmallCase, monkeypatch: pytest.Monke
             running = engine(TARGET, drafters, policy, tokenizer=TOKENIZER, end_ids=ENDS)
             (request,) = running.submit(PROMPT, case.params, Speculation(rule=rule), mask=case.mask)
             finish(running)
-            assert not running.drafters.num_failures, running.drafters.num_failures
+            assert not running.drafters.num_failures or rule not in FREE_RULES
         return tuple(request.output)
 
     try:

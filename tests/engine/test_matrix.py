@@ -12,6 +12,7 @@ from matrix_helpers import (
     DRAFTINGS,
     ENDS,
     EXACT_RULES,
+    FREE_RULES,
     LETTERS,
     NEEDY,
     PROCESSORS,
@@ -50,9 +51,9 @@ def differing(name: str, rules: Sequence[Rule], temperature: float) -> list[str]
     assert len(requests) >= len(asked) // len(rules)
     finish(running)
     assert_idle(running)
-    assert not running.drafters.num_failures
+    assert not running.drafters.num_failures or not {*rules} <= FREE_RULES
     if name.startswith("scripted"):
-        assert running.stats.accepted_fraction > 0.2
+        assert running.stats.accepted_fraction > 0.1
     return [
         f"{case.name}, {request.speculation.rule.name}"
         for case, request in requests
