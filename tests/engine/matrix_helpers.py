@@ -30,7 +30,7 @@ COUNT = 12
 ENDS = (5, 6, 7, 8)
 """The model's own end tokens: enough of them that they do come up."""
 FREE_RULES = {Rule.MATCH, Rule.TOKEN}
-"""Rules that judge any tree of given tokens; under others a drafter that makes what they cannot judge loses its turn."""
+"""Rules that judge any tree of given tokens; under others a drafter whose trees do not fit loses its turn."""
 EXACT_RULES = [rule for rule in Rule if rule.name != "TYPICAL"]
 
 
