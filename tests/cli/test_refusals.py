@@ -8,6 +8,12 @@ from cli_helpers import refusal, run, write_model
 from outrider.errors import OutriderError
 
 WORDS = {
+    ("--logprobs", "2"): ("--logprobs", "--json"),
+    ("--logprobs", "21", "--json"): ("logprobs is 21", "0 to 20"),
+    ("--n", "0"): ("n is 0",),
+    ("--n", "2", "--compare"): ("--compare", "--n is 2"),
+    ("--n", "2", "--show-draft"): ("--show-draft", "--n is 2"),
+    ("--echo", "--logprobs", "1", "--json"): ("echo is true and logprobs is 1", "not computed"),
     ("--drafter", "ngrm"): ("'ngrm'", "draft_model, ngram"),
     ("--drafter", "ngram:mx=3"): ("'mx'", "max"),
     ("--drafter", "draft_model"): ("add model=...",),

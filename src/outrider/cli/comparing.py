@@ -28,6 +28,8 @@ class Comparison:
         is_equal: whether all runs gave the same tokens.
         first_difference: output position at which they differ; None where they do not.
         rounds: runs of each kind.
+        margin: how far the model's two largest logits are apart at that position, before temperature and penalties; a
+            small one says that rounding decided. None where the tokens are the same, or one text only is shorter.
     """
 
     plain_seconds: float
@@ -35,6 +37,7 @@ class Comparison:
     is_equal: bool
     first_difference: int | None
     rounds: int
+    margin: float | None = None
 
     @property
     def speedup(self) -> float | None:
@@ -67,13 +70,25 @@ def compare(engine: Engine, prompt: Sequence[int], params: SamplingParams, specu
             tick()
     texts = [result.tokens for result in plain + speculative]
     differing = [place for text in texts if (place := _first_difference(texts[0], text)) is not None]
+    place = min(differing, default=None)
     return Comparison(
         plain_seconds=_seconds_per_token(plain),
         speculative_seconds=_seconds_per_token(speculative),
         is_equal=not differing,
-        first_difference=min(differing, default=None),
+        first_difference=place,
         rounds=len(plain),
+        margin=None if place is None else _margin(engine, prompt, params, place),
     )
+
+
+def _margin(engine: Engine, prompt: Sequence[int], params: SamplingParams, place: int) -> float | None:
+    """The gap of the two largest logits at an output position of the plain text, which is decoded again up to it."""
+    shown = replace(params, logprobs=2, echo=False, max_tokens=place + 1, min_tokens=min(params.min_tokens, place + 1))
+    result = collect(engine, engine.submit(prompt, shown, Speculation(off=True)))[0]
+    if len(result.logprobs) <= place:
+        return None
+    best = result.logprobs[place].top
+    return best[0][1] - best[1][1] if len(best) > 1 else None
 
 
 def _seconds_per_token(results: Sequence[Generation]) -> float:

@@ -53,6 +53,7 @@ def command(
     ignore_eos: Annotated[
         bool, typer.Option("--ignore-eos", metavar="", help="Go on past end-of-text tokens.", rich_help_panel=_SAMPLING)
     ] = False,
+    n: Annotated[int, typer.Option("--n", help="Independent texts for the prompt.", rich_help_panel=_SAMPLING)] = 1,
     drafter: Annotated[
         list[str] | None,
         typer.Option(
@@ -91,6 +92,16 @@ def command(
             "--stats", metavar="", help="Show acceptance by position, times and rows.", rich_help_panel=_OUTPUT
         ),
     ] = False,
+    logprobs: Annotated[
+        int | None,
+        typer.Option(
+            help="In --json: the model's own log probabilities of each token and so many rivals.",
+            rich_help_panel=_OUTPUT,
+        ),
+    ] = None,
+    echo: Annotated[
+        bool, typer.Option("--echo", metavar="", help="Begin the text with the prompt.", rich_help_panel=_OUTPUT)
+    ] = False,
     as_json: Annotated[
         bool,
         typer.Option("--json", metavar="", help="Print one JSON document at the end instead.", rich_help_panel=_OUTPUT),
@@ -122,6 +133,9 @@ def command(
         "stop": stop,
         "min_tokens": min_tokens,
         "ignore_eos": ignore_eos,
+        "n": n,
+        "logprobs": logprobs,
+        "echo": echo,
     }
     job = Job(
         prompt=text,

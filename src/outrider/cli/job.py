@@ -50,6 +50,14 @@ class Job:
         build_policy(self.policy)
         if self.raw and self.system is not None:
             raise InvalidRequestError("--system needs the chat template that --raw leaves out; give one of them.")
+        if "logprobs" in self.sampling and not self.as_json:
+            raise InvalidRequestError("--logprobs has no place in plain text; add --json, or leave it out.")
+        if self.sampling.get("n", 1) > 1:
+            for option, is_given in (("--compare", self.compare), ("--show-draft", self.show_draft)):
+                if is_given:
+                    raise InvalidRequestError(
+                        f"{option} shows one text, but --n is {self.sampling['n']}; leave one out."
+                    )
         if self.as_json and self.show_draft:
             raise InvalidRequestError(
                 "--show-draft has no place in --json, which tells who wrote each token; give one of them."

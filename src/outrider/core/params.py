@@ -91,6 +91,7 @@ class SamplingParams:
         seed: 64-bit seed; None draws one and reports it.
         n: independent outputs.
         logprobs: number of the target's most probable tokens reported at each position; None reports nothing.
+        echo: begin the text with the prompt's.
 
     Raises:
         InvalidRequestError: a value is out of range or of the wrong type.
@@ -113,6 +114,7 @@ class SamplingParams:
     seed: int | None = None
     n: int = 1
     logprobs: int | None = None
+    echo: bool = False
 
     def __post_init__(self) -> None:
         """Refuse values that no request could mean."""

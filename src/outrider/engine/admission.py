@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from outrider.core.params import Draw, Rule, SamplingParams, Speculation
 from outrider.drafters.ensemble import Ensemble
 from outrider.errors import InvalidRequestError, PromptTooLongError, UnsupportedError
+from outrider.policies.base import Policy, preferred_drafters
 
-__all__ = ["check_prompt", "check_sampling", "check_speculation"]
+__all__ = ["check_policy", "check_prompt", "check_sampling", "check_speculation"]
 
 _FITTING_DRAWS = {
     Rule.MATCH: frozenset(Draw),
@@ -37,13 +38,37 @@ def check_prompt(prompt: Sequence[int], vocab_size: int, context_length: int) ->
 
 
 def check_sampling(params: SamplingParams, has_text: bool) -> None:
-    """Refuse what needs text from an engine that has none.
+    """Refuse what needs text from an engine that has none, and what is not computed.
 
     Raises:
-        UnsupportedError: stop strings were given to an engine without a tokenizer.
+        UnsupportedError: stop strings or an echo were asked of an engine without a tokenizer, or an echo together with
+            log probabilities, which a prompt has none of: they would take a pass of the head over all of it.
     """
     if params.stop and not has_text:
         raise UnsupportedError(f"stop is {list(params.stop)!r}, but this engine has no tokenizer; use stop_token_ids.")
+    if params.echo and not has_text:
+        raise UnsupportedError(
+            "echo is true, but this engine has no tokenizer; put the prompt before the tokens yourself."
+        )
+    if params.echo and params.logprobs is not None:
+        raise UnsupportedError(
+            f"echo is true and logprobs is {params.logprobs}, but log probabilities of prompt tokens are not computed; "
+            "leave one of them out."
+        )
+
+
+def check_policy(policy: Policy, drafters: Ensemble) -> None:
+    """Refuse a policy that prefers drafters which the engine does not have: it would never draft, and say nothing.
+
+    Raises:
+        InvalidRequestError: an unknown drafter.
+    """
+    unknown = [name for name in preferred_drafters(policy) if name not in drafters.names]
+    if unknown:
+        has = ", ".join(drafters.names) or "none"
+        raise InvalidRequestError(
+            f"the policy names drafter {unknown[0]!r}, which is not loaded; this engine has: {has}."
+        )
 
 
 def check_speculation(speculation: Speculation, drafters: Ensemble) -> None:

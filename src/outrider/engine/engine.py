@@ -17,7 +17,7 @@ from outrider.core.types import Kept, Proposal, TokenEvent
 from outrider.core.verify import verify
 from outrider.drafters.base import Drafter
 from outrider.drafters.ensemble import Ensemble
-from outrider.engine.admission import check_prompt, check_sampling, check_speculation
+from outrider.engine.admission import check_policy, check_prompt, check_sampling, check_speculation
 from outrider.engine.batch import BatchLaws, pack, trim
 from outrider.engine.config import EngineConfig
 from outrider.engine.judged import Judged, observe_rows
@@ -67,8 +67,9 @@ class Engine:
         self.params = params or SamplingParams()
         self.config = config or EngineConfig()
         self.drafters = Ensemble(drafters)
-        self.drafters.load()
         self.policy = policy or Fixed()
+        check_policy(self.policy, self.drafters)
+        self.drafters.load()
         self.cache = target.make_cache(self.config.cache_tokens)
         self.scheduler = Scheduler(self.cache, self.config)
         self.stats = SpecStats()
@@ -117,12 +118,15 @@ class Engine:
                 end_ids=frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self.end_ids),
                 seed=seed,
                 choice=choice,
-                text=TextAssembler(self.tokenizer.stream() if self.tokenizer else None, params.stop),
+                text=TextAssembler(
+                    self.tokenizer.stream() if self.tokenizer else None, params.stop, prompt if params.echo else ()
+                ),
                 mask=mask,
             )
             for choice in range(params.n)
         ]
         for request in requests:
+            request.siblings = requests
             self._requests[request.request_id] = request
             self.scheduler.add(request)
         return requests

@@ -36,6 +36,7 @@ class Request:
     Attributes:
         round: judged passes so far; keys the noise of the law-exact rules and survives preemption.
         slot: cache slot while the request runs, else None.
+        siblings: all requests of one `submit`, this one among them: they have the same prompt.
         stats: what speculation did for this request.
     """
 
@@ -65,6 +66,7 @@ class Request:
         self.text = text
         self.round = 0
         self.slot: int | None = None
+        self.siblings: Sequence[Request] = ()
         self.stats = SpecStats()
         self.finish_reason: FinishReason | None = None
         self.processor = Processor(params, vocab_size, end_ids)
