@@ -7,6 +7,7 @@ Note:
     which weights can be read. The kernel is asked for large pages and may refuse; then the memory is as any other.
 """
 
+import contextlib
 import mmap
 
 import torch
@@ -39,9 +40,7 @@ def _mapping(num_bytes: int) -> torch.Tensor:
     size = -(-num_bytes // _PAGE_BYTES) * _PAGE_BYTES + _PAGE_BYTES
     mapping = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # shared memory gets no large pages
     if hasattr(mmap, "MADV_HUGEPAGE"):
-        try:
+        with contextlib.suppress(OSError):  # a kernel without large pages
             mapping.madvise(mmap.MADV_HUGEPAGE)
-        except OSError:  # a kernel without large pages
-            pass
     whole = torch.frombuffer(mapping, dtype=torch.uint8)
     return whole[-whole.data_ptr() % _PAGE_BYTES :]
