@@ -98,9 +98,9 @@ class ReplayEngine(Engine):
         seen = observe_rows(replace(needs, top_k=0), item, segment, outputs, kept, judged, base)
         record = self._records[item.request.request_id]
         if judged is not None and needs.top_k:
-            accepted = [int(judged.proposal.tokens[node]) for node in judged.result.nodes]
-            tokens = [item.request.tokens[item.end - 1], *accepted]
-            top, rows = runner_ups(record.top, item.end - len(record.prompt), tokens, needs.top_k)
+            tokens = [item.request.tokens[item.end - 1], *judged.proposal.tokens.tolist()]
+            path = [0, *(1 + node for node in judged.result.nodes)]
+            top, rows = runner_ups(record.top, item.end - len(record.prompt), tokens, path, needs.top_k)
             seen = replace(seen, top_tokens=top, row_tokens=rows)
         return self.drafters.observe(item.request.request_id, kept, seen)
 

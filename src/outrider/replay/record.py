@@ -146,7 +146,7 @@ def _text(one: _Running, source: Source) -> TextRecord:
         max_tokens=request.max_length - request.num_prompt,
         finish_reason=str(request.finish_reason),
         source=source,
-        seed=request.seed,
+        seed=0 if request.params.is_greedy else request.seed,
         prediction=None if prediction is None else tuple(prediction),
         top=tuple(one.top) if request.params.logprobs else (),
     )

@@ -54,7 +54,7 @@ class TextRecord:
         max_tokens: output tokens that the run allowed.
         finish_reason: how it ended.
         source: where it comes from.
-        seed: the request's seed.
+        seed: the request's seed; 0 where it draws nothing.
         prediction: token ids of a text that the output was expected to repeat; None without one.
         top: for each output token the target's most probable tokens there, best first; empty if not recorded.
     """
@@ -116,17 +116,23 @@ def read_records(path: str | Path) -> RecordFile:
     except OSError as error:
         raise InvalidRequestError(f"{path} cannot be read ({error.strerror}); give a file of records.") from error
     lines = data.split(b"\n")
-    tail = lines.pop()
     records: dict[str, TextRecord] = {}
+    damage, num_bytes = "", len(data)
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
-        record = _record(f"{path.name}, line {number}", line)
+        place = f"{path.name}, line {number}"
+        try:
+            record = _record(place, line)
+        except InvalidRequestError:
+            if number < len(lines):  # a whole line, so no write was interrupted here
+                raise
+            damage, num_bytes = f"{place} is cut off and left out", len(data) - len(line)
+            continue
         if record.id in records:
-            raise InvalidRequestError(f"{path.name}, line {number} has the id {record.id!r} again; keep one of them.")
+            raise InvalidRequestError(f"{place} has the id {record.id!r} again; keep one of them.")
         records[record.id] = record
-    damage = f"{path.name}, line {len(lines) + 1} is cut off; it is left out" if tail.strip() else ""
-    return RecordFile(path, tuple(records.values()), len(data) - len(tail), damage)
+    return RecordFile(path, tuple(records.values()), num_bytes, damage)
 
 
 def read_texts(paths: Sequence[str | Path]) -> tuple[list[TextRecord], list[str]]:
@@ -187,6 +193,9 @@ def _checked(place: str, values: Mapping[str, Any]) -> TextRecord:
     for name, ids in texts.items():
         if not ids:
             raise InvalidRequestError(f"{place} has an empty {name}; cut the line out.")
+    early = next((token for token in texts["output"][:-1] if token in source.end_ids), None)
+    if early is not None:
+        raise InvalidRequestError(f"{place} goes on after its end-of-text token {early}; correct its end_ids.")
     prediction = values.get("prediction")
     top = tuple(_ids(place, "top", row, source.vocab_size) for row in values.get("top", ()))
     if top and len(top) != len(texts["output"]):

@@ -125,20 +125,23 @@ class RecordedCoins:
 
 
 def runner_ups(
-    top: Sequence[Sequence[int]], first: int, tokens: Sequence[int], count: int
+    top: Sequence[Sequence[int]], first: int, tokens: Sequence[int], path: Sequence[int], count: int
 ) -> tuple[IntArray, IntArray]:
     """What a drafter that reads the target's most probable tokens can be shown of a step.
 
     Args:
         top: for each output token the most probable tokens there.
         first: number of the output token that the step's root drew.
-        tokens: the last committed token before the step and the accepted draft tokens, in order.
+        tokens: [rows] the token fed at each judged row: the last committed token, then every draft node.
+        path: rows on the recorded text, in order: 0, then those of the accepted nodes.
         count: how many the drafter wants.
 
     Returns:
-        [rows, count] most probable tokens and [rows] tokens fed, for the rows on the recorded text: what the target
-        would have said after a refused draft token is not known.
+        [rows, count] most probable tokens and [rows] tokens fed. What the target would have said after a refused draft
+        token is not known: such rows repeat the first one, so that the others stand where they stand in a live run.
     """
-    known = [row[:count] for row in top[first : first + len(tokens)]]
-    shown = np.asarray(known, dtype=np.int64).reshape(len(known), count)
-    return shown, np.asarray(tokens[: len(known)], dtype=np.int64)
+    shown, fed = [top[first][:count]] * len(tokens), [tokens[0]] * len(tokens)
+    for offset, row in enumerate(path):
+        if first + offset < len(top):
+            shown[row], fed[row] = top[first + offset][:count], tokens[row]
+    return np.asarray(shown, dtype=np.int64), np.asarray(fed, dtype=np.int64)

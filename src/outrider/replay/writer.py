@@ -5,7 +5,6 @@ and at most one broken last line, which the next run cuts off.
 """
 
 import os
-from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 
@@ -36,21 +35,22 @@ class RecordWriter:
         self.path = Path(path)
         self.done: frozenset[str] = frozenset()
         self.damage = ""
-        size = None
+        num_bytes = 0
         if self.path.exists():
             held = read_records(self.path)
             for record in held.records:
                 _check_same(self.path, record, source, max_tokens, num_top)
             self.done = frozenset(record.id for record in held.records)
-            self.damage, size = held.damage, held.num_bytes
+            self.damage, num_bytes = held.damage, held.num_bytes
         try:
-            self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+            self._file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
         except OSError as error:
             raise InvalidRequestError(
                 f"{self.path} cannot be written ({error.strerror}); give another --output."
             ) from error
-        if size is not None:
-            os.ftruncate(self._file, size)
+        os.ftruncate(self._file, num_bytes)
+        if num_bytes and os.pread(self._file, 1, num_bytes - 1) != b"\n":
+            os.write(self._file, b"\n")
 
     def append(self, record: TextRecord) -> None:
         """Write one record."""
@@ -58,10 +58,6 @@ class RecordWriter:
         written = os.write(self._file, line)
         if written < len(line):  # a full disk: the rest raises
             os.write(self._file, line[written:])
-
-    def missing(self, ids: Iterable[str]) -> list[str]:
-        """Those ids that the file does not hold."""
-        return [name for name in ids if name not in self.done]
 
     def __enter__(self) -> "RecordWriter":
         """The writer itself."""
@@ -84,9 +80,7 @@ def _check_same(path: Path, record: TextRecord, source: Source, max_tokens: int,
         ),
         "end-of-text ids": (record.source.end_ids, source.end_ids),
         "sampling": (dict(record.source.sampling), dict(source.sampling)),
-        "max_tokens": (min(max_tokens, record.max_tokens), max_tokens)
-        if len(record.prompt) + max_tokens <= source.context_length
-        else (0, 0),
+        "max_tokens": (record.max_tokens, min(max_tokens, source.context_length - len(record.prompt))),
         "runner-ups": (record.num_top, num_top),
     }
     for name, (held, wanted) in pairs.items():
