@@ -21,8 +21,8 @@ from outrider.replay.run import Sums
 def lookup(tokens: Sequence[int], count: int, longest: int = 2, stops: Set[int] = frozenset()) -> list[int]:
     """What transformers' prompt lookup would propose.
 
-    The last two tokens, else the last one, are searched from the beginning of the text; the first place that is followed
-    by anything counts. What stands there is copied up to the end of the text, and cut before the first end-of-text
+    The last two tokens, else the last one, are searched from the beginning of the text; the first place that something
+    follows counts. What stands there is copied up to the end of the text, and cut before the first end-of-text
     token.
 
     Args:

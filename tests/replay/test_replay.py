@@ -1,7 +1,8 @@
 """A replay counts what the live run of the same text counts.
 
-Written against sgl-project/sglang PR 13212 and lightseekorg/tokenspeed PR 1443 (rates with a wrong denominator) and
-SafeAILab/EAGLE#191 (unconditional accuracy read as acceptance).
+Written against sgl-project/sglang PR 13212 and lightseekorg/tokenspeed PR 1443 (rates with a wrong denominator),
+1bit-MONSTER/1bit-MONSTER#95 (every draft token counted as accepted) and SafeAILab/EAGLE#191 (unconditional accuracy
+read as acceptance).
 """
 
 import subprocess

@@ -1,6 +1,5 @@
 """`outrider replay record`: let a model write the texts that are replayed later."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -99,4 +98,4 @@ def command(
         num_held = sum(prompt.id in writer.done for prompt in asked)
     if too_long:
         note(f"left out, as they do not fit the context: prompts {', '.join(too_long)}.")
-    sys.stderr.write(f"{len(asked) - num_held - len(too_long)} texts recorded, {num_held} were there already.\n")
+    note(f"texts recorded: {len(asked) - num_held - len(too_long)}, there already: {num_held}.")

@@ -41,7 +41,7 @@ app.command("record")(recording.command)
 
 @app.command("run")
 def run_command(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Files of records.", show_default=False)],
+    files: Annotated[list[Path], typer.Argument(metavar="files", help="Files of records.", show_default=False)],
     drafter: Annotated[
         list[str] | None,
         typer.Option(
