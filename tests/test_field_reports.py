@@ -135,6 +135,11 @@ THREADS = [
     "huggingface/transformers#32165",
     "microsoft/onnxruntime-genai PR 2528",
     "sgl-project/sglang#39597",
+    "sgl-project/sglang PR 13212",
+    "lightseekorg/tokenspeed PR 1443",
+    "1bit-MONSTER/1bit-MONSTER#95",
+    "SafeAILab/EAGLE#191",
+    "lmstudio-ai/lmstudio-bug-tracker#461",
 ]
 NAMED_TEST = re.compile(r"(tests/[\w/]+\.py)::(\w+)")
 

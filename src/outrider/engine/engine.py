@@ -10,7 +10,7 @@ import itertools
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from outrider.core.coins import BatchCoins, fresh_seed
+from outrider.core.coins import BatchCoins, Coins, fresh_seed
 from outrider.core.params import SamplingParams, Speculation
 from outrider.core.process import MaskState
 from outrider.core.types import Kept, Proposal, TokenEvent
@@ -170,12 +170,12 @@ class Engine:
 
         inputs = pack(items, proposals, self.drafters.needs.hidden_layers)
         outputs = self.target.forward(inputs, self.cache)
-        laws = BatchLaws(outputs.logits, judged, proposals)
+        laws, coins = self._judging(judged, proposals, outputs)
         results = verify(
             [item.request.speculation.rule for item in judged],
             laws,
             proposals,
-            BatchCoins([item.request.stream for item in judged]),
+            coins,
             [len(item.request.tokens) for item in judged],
         )
 
@@ -188,6 +188,12 @@ class Engine:
                 self.cache.keep(item.slot, item.end, ())
                 self._observe(item, segment, outputs, _NOTHING)
         return events
+
+    def _judging(
+        self, judged: Sequence[Item], proposals: Sequence[Proposal], outputs: ForwardOutputs
+    ) -> tuple[BatchLaws, Coins]:
+        """What the rules ask in this step: the target's laws, and the requests' own noise."""
+        return BatchLaws(outputs.logits, judged, proposals), BatchCoins([item.request.stream for item in judged])
 
     def _requeue(self, items: Sequence[Item]) -> None:
         """After a step that broke off: nothing that it wrote is trusted, its requests read their texts anew."""
