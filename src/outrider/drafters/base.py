@@ -27,10 +27,12 @@ class Needs:
     Attributes:
         hidden_layers: layers whose outputs it reads; 0 is the embedding.
         top_k: number of the target's most probable tokens it reads at each judged row.
+        prediction: whether it follows the text that a caller expects.
     """
 
     hidden_layers: tuple[int, ...] = ()
     top_k: int = 0
+    prediction: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,7 @@ class DraftContext:
         coins: the request's draft noise.
         stop_token_ids: nothing is drafted after one of these.
         prediction: a text that the caller expects, as tokens; None without one.
+        scope: whose state is shared: what a drafter keeps beyond a request, it shows to requests of the same scope only.
     """
 
     request_id: str
@@ -62,6 +65,7 @@ class DraftContext:
     rule: Rule = Rule.MATCH
     stop_token_ids: frozenset[int] = frozenset()
     prediction: Sequence[int] | None = None
+    scope: str = ""
 
     def budget(self, name: str) -> int:
         """Nodes that the plan gives to a drafter; 0 when it is not in the plan or no depth is left."""
