@@ -7,7 +7,7 @@ drafter's state for a request describes committed tokens only, or truncates to t
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from outrider.core.coins import DraftCoins
 from outrider.core.params import Draw, Rule
@@ -17,7 +17,7 @@ from outrider.core.types import Kept, Plan, Proposal
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["DraftContext", "Drafter", "Needs", "Observation"]
+__all__ = ["DraftContext", "Drafter", "Needs", "Observation", "SharesState"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class DraftContext:
         coins: the request's draft noise.
         stop_token_ids: nothing is drafted after one of these.
         prediction: a text that the caller expects, as tokens; None without one.
-        scope: whose state is shared: what a drafter keeps beyond a request, it shows to requests of the same scope only.
+        scope: whose shared state it may see and feed: what is kept beyond a request is for the same scope only.
     """
 
     request_id: str
@@ -141,3 +141,11 @@ class Drafter(Protocol):
 
     def unload(self) -> None:
         """Free weights and all state."""
+
+
+@runtime_checkable
+class SharesState(Protocol):
+    """A drafter that keeps something beyond a request; it shows it to requests of the same scope only."""
+
+    def reset(self, scope: str | None = None) -> None:
+        """Forget what is kept for one scope, or for all."""

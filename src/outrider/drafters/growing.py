@@ -1,8 +1,9 @@
 """From places where a text may go on to a tree of tokens, the most probable ones first.
 
-A voter is a place in some text with a weight; at each node all voters that came this far vote for their next token. Their
-shares are the estimates of the nodes, and the tree grows at its most probable leaf. This module knows neither requests
-nor where voters come from. Invariants: no two children of a node have one token; a chain is the tree of width 1.
+A voter is a place in some text with a weight; at each node all voters that came this far vote for their next token.
+Their shares are the estimates of the nodes, and the tree grows at its most probable leaf. This module knows neither
+requests nor where voters come from. Invariants: no two children of a node have one token; a chain is the tree of
+width 1.
 
 Source: best-first trees as in SuffixDecoding (Oliaro et al., 2024), arXiv:2411.04975, section 3; the weight of "none of
 these" after prediction by partial matching (Cleary and Witten, 1984).

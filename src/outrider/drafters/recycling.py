@@ -1,10 +1,10 @@
 """Token recycling: for each token the runner-ups that the target itself ranked behind it last time.
 
 Every pass ranks the whole vocabulary at every row and then throws all but one token away. This drafter keeps the first
-few of each row, refused draft rows included, under the token that the row was fed, and drafts by following them from the
-last token on. It needs no model and works where nothing repeats literally. It does not know what came before a token.
-Invariants: a table is bounded and forgets what was not used for longest; what one scope's target said is never drafted
-in another.
+few of each row, refused draft rows included, under the token that the row was fed, and drafts by following them from
+the last token on. It needs no model and works where nothing repeats literally. It does not know what came before a
+token. Invariants: a table is bounded and forgets what was not learned for longest; what one scope's target said is
+never drafted in another.
 
 Source: Token Recycling (Luo et al., 2024), arXiv:2408.08696; its static tree is replaced by the most probable nodes,
 with the chance of each rank learned as the text goes.
@@ -19,81 +19,23 @@ import numpy as np
 from outrider.core.params import Draw
 from outrider.core.types import Kept, Proposal
 from outrider.drafters.base import DraftContext, Needs, Observation
+from outrider.drafters.recycling_table import Ranks, Table
 from outrider.drafters.scoring import num_matching
 from outrider.errors import InvalidRequestError
 
-__all__ = ["MAX_RANKS", "RecyclingDrafter", "Table"]
+__all__ = ["MAX_RANKS", "RecyclingDrafter"]
 
 MAX_RANKS = 32
 """Runner-ups of a token that may be asked for."""
 
 _MAX_SCOPES = 64
-_BYTES_PER_ENTRY = 180
-_BYTES_PER_RANK = 40
-_PRIOR = (0.45, 0.14, 0.07, 0.045)  # chance of each rank before anything is known of a text
-_PRIOR_WEIGHT = 8.0
-
-
-class Table:
-    """Token -> its successors, the best first.
-
-    Args:
-        num_ranks: successors of a token.
-        max_entries: tokens; the one that was not learned for longest goes first.
-    """
-
-    def __init__(self, num_ranks: int, max_entries: int) -> None:
-        self._num_ranks, self._max_entries = num_ranks, max_entries
-        self._successors: dict[int, tuple[int, ...]] = {}
-
-    def __len__(self) -> int:
-        """Tokens that have successors."""
-        return len(self._successors)
-
-    def get(self, token: int) -> tuple[int, ...]:
-        """Successors of a token, the best first; empty where it was never seen."""
-        return self._successors.get(token, ())
-
-    def learn(self, token: int, successors: Sequence[int]) -> None:
-        """Replace a token's successors."""
-        self._successors.pop(token, None)  # to the end of the order
-        self._successors[token] = tuple(successors[: self._num_ranks])
-        if len(self._successors) > self._max_entries:
-            del self._successors[next(iter(self._successors))]
-
-    def prefer(self, token: int, successor: int) -> None:
-        """Make one token the best successor of another; the others move down."""
-        known = self.get(token)
-        if not known or known[0] != successor:
-            self.learn(token, (successor, *(other for other in known if other != successor)))
-
-
-class _Ranks:
-    """How often the emitted token had each rank among the successors of the one before it."""
-
-    def __init__(self, num_ranks: int) -> None:
-        prior = [_PRIOR[rank] if rank < len(_PRIOR) else _PRIOR[-1] / (rank - 1) for rank in range(num_ranks)]
-        scale = min(1.0, 0.9 / sum(prior))
-        self._counts = [_PRIOR_WEIGHT * scale * share for share in prior]
-        self._total = _PRIOR_WEIGHT
-
-    def chances(self) -> list[float]:
-        """[ranks] chance that each rank is right."""
-        return [count / self._total for count in self._counts]
-
-    def learn(self, successors: Sequence[int], token: int) -> None:
-        """Count where a token stood; nothing where there were no successors."""
-        if successors:
-            self._total += 1
-            if token in successors:
-                self._counts[successors.index(token)] += 1
 
 
 @dataclass(slots=True)
 class _State:
     """What is held for one request."""
 
-    ranks: _Ranks
+    ranks: Ranks
     table: Table | None
     num_known: int = 0
     last: int = -1
@@ -129,7 +71,7 @@ class RecyclingDrafter:
 
     def begin(self, request_id: str, tokens: Sequence[int]) -> None:
         """Follow a request; each token of its text is taken as the best successor of the one before."""
-        state = self._states[request_id] = _State(_Ranks(self._num_ranks), None)
+        state = self._states[request_id] = _State(Ranks(self._num_ranks), None)
         if not self._is_shared:  # else the table is known with the scope, at the first proposal
             state.table = self._new_table()
             _read(state, tokens)
@@ -176,8 +118,10 @@ class RecyclingDrafter:
     @property
     def state_bytes(self) -> int:
         """Bytes of all tables, estimated from their numbers of entries."""
-        tables = {id(t): t for t in (*self._tables.values(), *(s.table for s in self._states.values())) if t is not None}
-        return sum(len(t) for t in tables.values()) * (_BYTES_PER_ENTRY + _BYTES_PER_RANK * self._num_ranks)
+        tables = {
+            id(t): t for t in (*self._tables.values(), *(s.table for s in self._states.values())) if t is not None
+        }
+        return sum(table.nbytes for table in tables.values())
 
     def load(self) -> None:
         """There is nothing to read."""
@@ -281,7 +225,9 @@ def _keep_rows(table: Table, kept: Kept, observation: Observation) -> None:
 def _chain(table: Table, last: int, count: int, stops: Set[int] = frozenset()) -> list[int]:
     """Best successors, one after the other, up to a stop token."""
     tokens: list[int] = []
-    while len(tokens) < count and last not in stops and (successors := table.get(last)):
+    while len(tokens) < count and (successors := table.get(last)):
         last = successors[0]
         tokens.append(last)
+        if last in stops:
+            break
     return tokens

@@ -131,9 +131,7 @@ _ENTRIES = {
             options=(
                 Option("ranks", int, "runner-ups kept for each token", default=8, minimum=1, maximum=32),
                 Option("entries", int, "tokens that a table knows", default=16_384, minimum=1),
-                Option(
-                    "shared", bool, "one table for all requests of a scope instead of one each", default=False
-                ),
+                Option("shared", bool, "one table for all requests of a scope instead of one each", default=False),
             ),
             build=_build_recycling,
         ),

@@ -17,8 +17,8 @@ from outrider.core.params import Draw
 from outrider.core.types import Kept, Proposal
 from outrider.drafters.base import DraftContext, Needs, Observation
 from outrider.drafters.belief import Belief
-from outrider.drafters.scoring import num_matching
 from outrider.drafters.growing import Voter, grow, match_weight
+from outrider.drafters.scoring import num_matching
 from outrider.drafters.suffix_index import SuffixIndex
 from outrider.drafters.text_store import TextStore
 from outrider.errors import InvalidRequestError
@@ -31,6 +31,7 @@ MAX_MATCH = 64
 _LEAD = 8  # tokens of the prompt's end that are kept before a finished output, so that its beginning can be found
 _SHARED_WEIGHT = 0.5  # another request's text counts half
 _RECENCY = 0.9  # of two occurrences the one before counts this much
+
 
 @dataclass(slots=True)
 class _State:
@@ -169,4 +170,3 @@ class SuffixDrafter:
             voters.append((weight * match_weight(length), index.text, place - index.base))
             weight *= _RECENCY
         return voters
-
