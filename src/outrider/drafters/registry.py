@@ -1,4 +1,4 @@
-"""The drafters that exist, by name: `ngram:max=4,min=2`, `draft_model:model=smollm2,min_confidence=0.3`, `none`.
+"""The drafters that exist, by name: `ngram:max=4,min=1`, `draft_model:model=smollm2,min_confidence=0.3`, `none`.
 
 This module knows how drafters are written and built, not how they draft. Importing it reads no model code; a drafter's
 own module is imported when it is built. Invariant: every option that is listed is passed on, and every option that is

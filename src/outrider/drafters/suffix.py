@@ -30,7 +30,8 @@ MAX_MATCH = 64
 
 _LEAD = 8  # tokens of the prompt's end that are kept before a finished output, so that its beginning can be found
 _SHARED_WEIGHT = 0.5  # another request's text counts half
-_RECENCY = 0.9  # of two occurrences the one before counts this much
+_LATEST = 3.0  # the most recent occurrence of the longest runs counts so often
+_RECENCY = 0.9  # of two others the one before counts this much
 
 
 @dataclass(slots=True)
@@ -167,6 +168,7 @@ class SuffixDrafter:
     def _found_in(self, index: SuffixIndex, tail: Sequence[int], weight: float) -> list[Voter]:
         voters: list[Voter] = []
         for length, place in index.find(tail, longest=self._longest, shortest=self._shortest):
-            voters.append((weight * match_weight(length), index.text, place - index.base))
+            factor = weight * (1.0 if voters else _LATEST)
+            voters.append((factor * match_weight(length), index.text, place - index.base))
             weight *= _RECENCY
         return voters
