@@ -30,8 +30,8 @@ MAX_MATCH = 64
 
 _LEAD = 8  # tokens of the prompt's end that are kept before a finished output, so that its beginning can be found
 _SHARED_WEIGHT = 0.5  # another request's text counts half
-_LATEST = 3.0  # the most recent occurrence of the longest runs counts so often
-_RECENCY = 0.9  # of two others the one before counts this much
+_RECENCY = 0.9  # of two occurrences the one before counts this much
+_OTHERS = 1 / 3  # a chain follows the latest occurrence of the longest run unless others outvote it by so much
 
 
 @dataclass(slots=True)
@@ -91,7 +91,7 @@ class SuffixDrafter:
         state = self._states.get(request_id)
         if state is None or not kept.tokens:
             return None
-        guess = grow(self._voters(state), len(kept.tokens), len(kept.tokens), own=state.index.text)
+        guess = grow(_for_chain(self._voters(state)), len(kept.tokens), len(kept.tokens), own=state.index.text)
         right = num_matching(guess.tokens, kept.tokens)
         state.belief.learn(guess.estimates, right)
         state.index.extend(kept.tokens)
@@ -136,7 +136,8 @@ class SuffixDrafter:
         if budget < 1:
             return Proposal.empty()
         stops, width = context.stop_token_ids, context.plan.max_width
-        tree = grow(self._voters(state), budget, depth, width, own=state.index.text, stops=stops)
+        voters = self._voters(state) if width > 1 else _for_chain(self._voters(state))
+        tree = grow(voters, budget, depth, width, own=state.index.text, stops=stops)
         return tree.proposal(self.name, state.belief)
 
     def _up_to_date(self, context: DraftContext) -> _State:
@@ -168,7 +169,16 @@ class SuffixDrafter:
     def _found_in(self, index: SuffixIndex, tail: Sequence[int], weight: float) -> list[Voter]:
         voters: list[Voter] = []
         for length, place in index.find(tail, longest=self._longest, shortest=self._shortest):
-            factor = weight * (1.0 if voters else _LATEST)
-            voters.append((factor * match_weight(length), index.text, place - index.base))
+            voters.append((weight * match_weight(length), index.text, place - index.base))
             weight *= _RECENCY
         return voters
+
+
+def _for_chain(voters: list[Voter]) -> list[Voter]:
+    """The voters with less weight for all but the first of each text: only one of their tokens can be drafted."""
+    heard: set[int] = set()
+    weighed: list[Voter] = []
+    for weight, text, place in voters:
+        weighed.append((weight * _OTHERS if id(text) in heard else weight, text, place))
+        heard.add(id(text))
+    return weighed
