@@ -51,7 +51,7 @@ def test_a_much_more_frequent_continuation_wins_over_the_most_recent_one():
     assert propose(started(text), text, 1).tokens.tolist() == [5]
     seldom = [1, 2, 5, 0] * 2 + [1, 2, 6, 7, 1, 2]
     assert propose(started(seldom), seldom, 1).tokens.tolist() == [6]
-    tree = propose(started(text), text, 8, width=2)
+    tree = propose(started(seldom), seldom, 8, width=2)
     assert tree.tokens[tree.parents == -1].tolist() == [5, 6]
 
 
