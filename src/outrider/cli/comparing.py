@@ -51,7 +51,14 @@ class Comparison:
         return asdict(self) | {"speedup": self.speedup}
 
 
-def compare(engine: Engine, prompt: Sequence[int], params: SamplingParams, speculation: Speculation) -> Comparison:
+def compare(
+    engine: Engine,
+    prompt: Sequence[int],
+    params: SamplingParams,
+    speculation: Speculation,
+    *,
+    prediction: Sequence[int] | None = None,
+) -> Comparison:
     """Decode a prompt by turns with speculation off and on; the engine should be warm.
 
     Args:
@@ -59,13 +66,14 @@ def compare(engine: Engine, prompt: Sequence[int], params: SamplingParams, specu
         prompt: token ids.
         params: with a seed, so that the runs can be equal.
         speculation: how the speculative runs speculate.
+        prediction: the output that the caller expects.
     """
     plain: list[Generation] = []
     speculative: list[Generation] = []
     with progress_bar("comparing", len(_ORDER)) as tick:
         for is_on in _ORDER:
             asked = replace(speculation, off=not is_on)
-            result = collect(engine, engine.submit(prompt, params, asked))[0]
+            result = collect(engine, engine.submit(prompt, params, asked, prediction=prediction))[0]
             (speculative if is_on else plain).append(result)
             tick()
     texts = [result.tokens for result in plain + speculative]

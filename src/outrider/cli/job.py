@@ -36,6 +36,7 @@ class Job:
     dtype: str
     device: str
     threads: int | None
+    prediction: str | None = None
 
     def check(self) -> None:
         """Refuse what cannot be meant.
@@ -58,6 +59,10 @@ class Job:
                     raise InvalidRequestError(
                         f"{option} shows one text, but --n is {self.sampling['n']}; leave one out."
                     )
+        if self.prediction is not None and not any(
+            check_drafter(text)[0].name == "prediction" for text in self.drafters
+        ):
+            raise InvalidRequestError("--prediction is given, but no drafter follows it; add --drafter prediction.")
         if self.as_json and self.show_draft:
             raise InvalidRequestError(
                 "--show-draft has no place in --json, which tells who wrote each token; give one of them."
