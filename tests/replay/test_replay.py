@@ -22,6 +22,9 @@ from outrider.core.params import Draw, SamplingParams, Speculation
 from outrider.core.types import IntArray, Kept, Outcome, Plan, Proposal
 from outrider.drafters.base import DraftContext, Needs, Observation
 from outrider.drafters.ngram import NgramDrafter
+from outrider.drafters.prediction import PredictionDrafter
+from outrider.drafters.recycling import RecyclingDrafter
+from outrider.drafters.suffix import SuffixDrafter
 from outrider.engine.stats import SpecStats
 from outrider.errors import InvalidRequestError, UnsupportedError
 from outrider.policies.base import RequestView, Shape
@@ -130,6 +133,38 @@ def test_a_text_that_ended_in_no_known_way_ends_with_its_last_token() -> None:
     cut = replace(record, output=record.output[:17], finish_reason="stop")
     request = ReplayEngine([cut], [NgramDrafter(3, 1)], Fixed(8)).play(cut)
     assert (tuple(request.output), request.stats.emitted) == (cut.output, 17)
+
+
+def test_drafters_that_learn_across_texts_count_the_same() -> None:
+    texts = prompts(4) * 2  # the second time all of it was seen before
+    engine, requests = live(
+        target("table"), texts, SEEDED, [SuffixDrafter(shared=100_000)], Fixed(5), ends=ENDS["table"]
+    )
+    again = played(as_records(engine, requests), [SuffixDrafter(shared=100_000)], Fixed(5))
+    assert [counts(stats) for stats in again] == [counts(request.stats) for request in requests]
+    first, second = (sum(stats.steps for stats in half) for half in (again[:4], again[4:]))
+    assert second < first / 2
+
+
+def test_expected_texts_are_followed() -> None:
+    engine, requests = live(target("table"), prompts(3), GREEDY)
+    records = as_records(engine, requests)
+    with pytest.raises(UnsupportedError, match="no record holds one; record with --predict-input"):
+        ReplayEngine(records, [PredictionDrafter()], Fixed(5))
+    right = [replace(record, prediction=record.output) for record in records[:2]] + records[2:]
+    stats = played(right, [PredictionDrafter(), NgramDrafter(3, 1)], Fixed(5))
+    assert [one.steps for one in stats[:2]] == [10, 10]  # six tokens a pass
+    assert stats[2].drafted_by["prediction"] == 0
+
+
+def test_recycling_learns_from_the_recorded_path() -> None:
+    engine, requests = live(target("table"), prompts(3), GREEDY)
+    records = [replace(r, top=tuple((t, (t + 1) % 12) for t in r.output)) for r in as_records(engine, requests)]
+    drafter = RecyclingDrafter(2)
+    playing = ReplayEngine(records, [drafter], Branching(Fixed(4), Tree(2, 8)))
+    accepted = sum(playing.play(record).stats.accepted for record in records)
+    assert accepted > 20
+    assert not playing.drafters.num_failures
 
 
 # -- known truth -------------------------------------------------------------------------------------------------------

@@ -48,7 +48,7 @@ def run_command(
             "--drafter",
             "-d",
             metavar="<text>",
-            help="A drafter that needs no model, or several joined by +, as in ngram:max=4+none; may be repeated. "
+            help="A drafter that needs no model, or several joined by +, as in ngram+suffix; may be repeated. "
             "Default: ngram.",
         ),
     ] = None,

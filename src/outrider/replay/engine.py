@@ -66,7 +66,8 @@ class ReplayEngine(Engine):
             The finished request, with its statistics.
         """
         params = SamplingParams(max_tokens=_limit(record), stop_token_ids=record.source.end_ids)
-        (request,) = self.submit(record.prompt, params, Speculation(length=length))
+        expected = record.prediction if self.drafters.needs.prediction else None
+        (request,) = self.submit(record.prompt, params, Speculation(length=length), prediction=expected)
         self._records[request.request_id] = record
         self._sequences[request.request_id] = record.prompt + record.output
         try:
@@ -117,6 +118,11 @@ def _check_needs(drafter: Drafter, records: Sequence[TextRecord]) -> None:
     if drafter.needs.hidden_layers:
         raise UnsupportedError(
             f"drafter {drafter.name} reads hidden layers of the target, which no record holds; run it with a model."
+        )
+    if drafter.needs.prediction and all(record.prediction is None for record in records):
+        raise UnsupportedError(
+            f"drafter {drafter.name} follows an expected text, and no record holds one; record with --predict-input or "
+            "from prompts that have a prediction."
         )
     for record in records:
         if record.num_top < drafter.needs.top_k:
