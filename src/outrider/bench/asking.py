@@ -7,7 +7,7 @@ answer.
 """
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -118,8 +118,8 @@ def ask(client: "OpenAI", question: Question, where: str) -> tuple[Run, int]:
     Raises:
         EndpointError: the server does not answer, answers nonsense or breaks off.
     """
-    with talking(where):
-        answer = _Answer()
+    answer = _Answer()
+    with talking(where, answer.times):
         for chunk in _stream(client, question):
             answer.take(chunk)
     return answer.run(where), answer.num_prompt
@@ -139,8 +139,8 @@ def first_model(client: "OpenAI", where: str) -> str:
 
 
 @contextmanager
-def talking(where: str) -> Iterator[None]:
-    """Turn everything that can go wrong with a server into one sentence."""
+def talking(where: str, heard: Sequence[float] = ()) -> Iterator[None]:
+    """Turn everything that can go wrong with a server into one sentence; `heard` fills once an answer has begun."""
     import openai
 
     try:
@@ -150,13 +150,15 @@ def talking(where: str) -> Iterator[None]:
     except openai.APITimeoutError as error:
         raise EndpointError(f"{where} did not answer in time; is it overloaded?") from error
     except openai.APIConnectionError as error:
+        if heard:
+            raise _broken(where, error) from error
         raise EndpointError(f"{where} cannot be reached ({_line(error.__cause__ or error)}); is it running?") from error
     except (openai.OpenAIError, ValueError, TypeError, AttributeError, KeyError) as error:
         raise EndpointError(f"{where} answers nonsense ({_line(error)}); is it an OpenAI-compatible server?") from error
     except Exception as error:
         if not _is_transport(error):
             raise
-        raise EndpointError(f"{where} broke off in the middle of an answer ({_line(error)}).") from error
+        raise _broken(where, error) from error
 
 
 def _stream(client: "OpenAI", question: Question) -> Iterable[Any]:
@@ -191,6 +193,10 @@ def _said(choice: Any) -> str:
         function = call.function
         parts += [function.name or "", function.arguments or ""] if function is not None else []
     return "".join(parts)
+
+
+def _broken(where: str, error: Exception) -> EndpointError:
+    return EndpointError(f"{where} broke off in the middle of an answer ({_line(error.__cause__ or error)}).")
 
 
 def _is_transport(error: Exception) -> bool:

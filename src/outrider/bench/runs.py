@@ -135,7 +135,7 @@ def _run(result: Generation, watch: _Watch, peak: int | None) -> Run:
         num_tokens=len(result.tokens),
         num_first=result.num_first,
         first_token_seconds=result.first_token_seconds,
-        decode_seconds=result.decode_seconds,
+        decode_seconds=watch.times[-1] - watch.times[0],
         gaps=tuple(round(gap, 7) for gap in np.diff(watch.times).tolist()),
         finish_reason=result.finish_reason,
         draft_seconds=result.stats.draft_seconds - watch.spent[0],

@@ -50,6 +50,7 @@ def _row(rounds: Sequence[Round], kind: str, task: str, temperature: float) -> d
         **_times("off", off),
         **_times("on", on),
         **_speculation(on),
+        "drafted_off": _drafted(off),
         **_loops(off, on),
         **_equality(rounds, kind),
         "peak_bytes_off": _peak(off),
@@ -147,6 +148,14 @@ def _from_counters(runs: Sequence[Run]) -> dict[str, Any]:
         "accepted": accepted,
         "wasted_rows": drafted - accepted,
     }
+
+
+def _drafted(runs: Sequence[Run]) -> float | None:
+    """Tokens that were drafted in runs that should be plain; anything but 0 is a fault of the set-up."""
+    if all(run.stats is not None for run in runs):
+        return sum(run.stats.drafted for run in runs if run.stats is not None)
+    known = [run.counters.get("drafted", 0.0) for run in runs if run.counters is not None]
+    return sum(known) if len(known) == len(runs) else None
 
 
 def _loops(off: Sequence[Run], on: Sequence[Run]) -> dict[str, Any]:

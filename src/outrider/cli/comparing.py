@@ -1,21 +1,22 @@
 """The same prompt with and without speculation, taking turns in one process.
 
-This module knows runs and their times. Invariant: both kinds have the same seed, prompt and engine, run equally often
-and stand equally early on average, so that a machine that slows down slows both.
+The runs are those of `bench`; this module says how one prompt is compared. Invariant: both kinds have the same seed,
+prompt and engine and run equally often, so that a machine that slows down slows both.
 """
 
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
+from outrider.bench.runs import Run, first_difference, measure, seconds_per_token
+from outrider.bench.turns import turn_order
 from outrider.cli.console import progress_bar
 from outrider.core.params import SamplingParams, Speculation
 from outrider.engine.engine import Engine
-from outrider.engine.generate import Generation, collect
 
 __all__ = ["Comparison", "compare"]
 
-_ORDER = (False, True, True, False, False, True)
+_TURNS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,31 +58,22 @@ def compare(engine: Engine, prompt: Sequence[int], params: SamplingParams, specu
         params: with a seed, so that the runs can be equal.
         speculation: how the speculative runs speculate.
     """
-    plain: list[Generation] = []
-    speculative: list[Generation] = []
-    with progress_bar("comparing", len(_ORDER)) as tick:
-        for is_on in _ORDER:
-            asked = replace(speculation, off=not is_on)
-            result = collect(engine, engine.submit(prompt, params, asked))[0]
-            (speculative if is_on else plain).append(result)
-            tick()
-    texts = [result.tokens for result in plain + speculative]
-    differing = [place for text in texts if (place := _first_difference(texts[0], text)) is not None]
+    runs: dict[bool, list[Run]] = {False: [], True: []}
+    with progress_bar("comparing", _TURNS * len(runs)) as tick:
+        for turn in range(_TURNS):
+            for is_on in turn_order(list(runs), turn):
+                runs[is_on].append(measure(engine, prompt, params, replace(speculation, off=not is_on)))
+                tick()
+    texts = [run.output for run in runs[False] + runs[True]]
+    differing = [place for text in texts if (place := first_difference(texts[0], text)) is not None]
     return Comparison(
-        plain_seconds=_seconds_per_token(plain),
-        speculative_seconds=_seconds_per_token(speculative),
+        plain_seconds=_median(runs[False]),
+        speculative_seconds=_median(runs[True]),
         is_equal=not differing,
         first_difference=min(differing, default=None),
-        rounds=len(plain),
+        rounds=_TURNS,
     )
 
 
-def _seconds_per_token(results: Sequence[Generation]) -> float:
-    return statistics.median(result.seconds_per_token for result in results)
-
-
-def _first_difference(one: Sequence[int], other: Sequence[int]) -> int | None:
-    if one == other:
-        return None
-    shared = (place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
-    return next(shared, min(len(one), len(other)))
+def _median(runs: Sequence[Run]) -> float:
+    return statistics.median(seconds_per_token([run]) or 0.0 for run in runs)
