@@ -3,8 +3,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from bench_helpers import FakeServer, serving
 
+from fake_server import FakeServer, serving
 from outrider.bench.arms import OFF
 from outrider.bench.counters import change, parse_counters
 from outrider.bench.remote import ON, Remote, Side

@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
+from rich.text import Text
 
 from outrider.bench.load import crossover, curve
 
@@ -30,7 +31,7 @@ def summary_table(rows: Sequence[Mapping[str, Any]]) -> Table:
         side = row["temperature"], row["kind"]
         if before not in (None, side):
             table.add_section()
-        table.add_row(*_cells(row, several=several))
+        table.add_row(*map(Text, _cells(row, several=several)))  # a text, as names may look like markup
         before = side
     return table
 
@@ -42,7 +43,7 @@ def load_table(loads: Sequence[Mapping[str, Any]]) -> Table:
         table.add_column(name, justify="left" if name == "drafter" else "right", no_wrap=True)
     for point in curve(loads):
         table.add_row(
-            point["kind"],
+            Text(point["kind"]),
             f"{point['temperature']:g}",
             str(point["concurrency"]),
             _number(point["tokens_per_second_on"], 1),

@@ -197,10 +197,12 @@ def _prompts(job: BenchJob, loaded: LoadedModel, items: list[tuple[str, PromptIt
     prompts = []
     for number, (name, item) in enumerate(items):
         tokens = encode_item(loaded.tokenizer, item, raw=job.raw)
-        if len(tokens) < loaded.target.context_length:
-            prompts.append(Prompt(name, item.task, tokens, encode_prediction(loaded.tokenizer, item), number))
+        prediction = encode_prediction(loaded.tokenizer, item)
+        longest = max(len(tokens), len(prediction or ()))
+        if longest < loaded.target.context_length:
+            prompts.append(Prompt(name, item.task, tokens, prediction, number))
         else:
-            journal.skip(name, f"{len(tokens)} tokens do not fit the context of {loaded.target.context_length}")
+            journal.skip(name, f"{longest} tokens do not fit the context of {loaded.target.context_length}")
     return prompts
 
 
