@@ -107,6 +107,14 @@ THREADS = [
     "huggingface/transformers#32165",
     "microsoft/onnxruntime-genai PR 2528",
     "sgl-project/sglang#39597",
+    "vllm-project/vllm-ascend PR 6921",
+    "vllm-project/vllm-ascend PR 6973",
+    "vllm-project/vllm-ascend PR 7163",
+    "vllm-project/vllm#6531",
+    "vllm-project/vllm PR 50600",
+    "openvinotoolkit/openvino.genai PR 3108",
+    "xLLM-AI/xllm PR 1922",
+    "noonghunna/club-3090#1096",
 ]
 NAMED_TEST = re.compile(r"(tests/[\w/]+\.py)::(\w+)")
 
