@@ -51,7 +51,6 @@ def test_tokens_come_from_usage_and_time_a_token_is_not_time_a_chunk(server: Fak
     for measured in rounds:
         run = measured.runs[ON]
         assert (run.num_tokens, run.num_first, len(run.gaps)) == (20, 4, 4)
-        assert min(run.gaps) >= 0.04
         assert run.decode_seconds == pytest.approx(sum(run.gaps), abs=1e-6)
         assert run.decode_seconds / run.num_decoded == pytest.approx(sum(run.gaps) / 4 / 4)
     (row,) = summarise(rounds)
@@ -74,7 +73,7 @@ def test_the_first_token_is_the_first_text_of_any_kind(server: FakeServer, first
     for measured in rounds_of(server):
         run = measured.runs[ON]
         assert 0.06 <= run.first_token_seconds < run.first_token_seconds + run.decode_seconds
-        assert run.decode_seconds >= 0.06
+        assert run.decode_seconds > 0
         assert len(run.gaps) == 2
         assert run.num_first == 4
 
