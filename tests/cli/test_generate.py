@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import pytest
 from cli_helpers import run, write_model
@@ -41,6 +42,28 @@ def test_speculation_changes_no_token(model: str) -> None:
     assert one["tokens"] == other["tokens"] == drafted["tokens"]
     assert other["stats"]["drafted"] == 0
     assert drafted["stats"]["accepted_by"] == {"draft_model": drafted["stats"]["accepted"]}
+
+
+def test_a_prediction_is_followed_and_changes_no_token(model: str) -> None:
+    words = ("generate", PROMPT, "-m", model, *SAMPLED, "--json")
+    plain = json.loads(run(*words, "-d", "none").stdout)
+    Path("expected.txt").write_text(plain["text"], encoding="utf-8")
+    drafted = json.loads(run(*words, "--prediction", "expected.txt").stdout)
+    assert drafted["tokens"] == plain["tokens"]
+    assert set(drafted["stats"]["drafted_by"]) <= {"prediction", "ngram"}
+    alone = json.loads(run(*words, "--prediction", "expected.txt", "-d", "prediction").stdout)
+    assert set(alone["stats"]["drafted_by"]) == {"prediction"}
+    assert json.loads(run(*words, "-d", "prediction").stdout)["stats"]["drafted"] == 0
+    Path("other.txt").write_text("something else altogether", encoding="utf-8")
+    assert json.loads(run(*words, "--prediction", "other.txt", "--compare").stdout)["comparison"]["is_equal"]
+
+
+@pytest.mark.parametrize("drafter", ["suffix:shared=1000", "recycling:ranks=4"])
+def test_free_drafters_change_no_token(model: str, drafter: str) -> None:
+    words = ("generate", PROMPT, "-m", model, *SAMPLED, "--json", "-d")
+    plain, drafted = (json.loads(run(*words, name).stdout) for name in ("none", drafter))
+    assert drafted["tokens"] == plain["tokens"]
+    assert set(drafted["stats"]["drafted_by"]) == {drafter.split(":")[0]}
 
 
 def test_a_seed_is_drawn_and_reported(model: str) -> None:

@@ -54,13 +54,15 @@ def measure_load(
     """
     engine, waiting, num_tokens = local.engines[kind], deque(prompts), 0
     requests: list[Request] = []
+    asked = replace(local.asked[kind], scope=f"{concurrency} at once, temperature {params.temperature:g}, {turn}")
     started = time.perf_counter()
     try:
         while waiting or engine.num_unfinished:
             while waiting and engine.num_unfinished < concurrency:
                 prompt = waiting.popleft()
                 seeded = replace(params, seed=(params.seed or 0) + prompt.number)
-                requests += engine.submit(prompt.tokens, seeded, local.asked[kind], **local.more(kind, prompt))
+                expected = local.prediction(kind, prompt)
+                requests += engine.submit(prompt.tokens, seeded, asked, prediction=expected)
             for event in engine.step():
                 if event.error is not None:
                     raise GenerationError(event.error)

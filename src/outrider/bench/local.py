@@ -2,12 +2,11 @@
 
 This module knows engines and prompts as tokens. It does not know files or tables. Invariants: plain decoding runs in an
 engine without drafters, so that nothing of them is left in its time; all runs of a round have the same prompt and seed;
-nothing is measured before each engine has run once.
+nothing is measured before each engine has run once; no drafter has seen the text of a run before.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from outrider.bench.arms import OFF, Arm
 from outrider.bench.memory import PeakMemory
@@ -78,7 +77,7 @@ class Local:
         """Run each engine once, for a few tokens."""
         limit = min(_WARM_UP_TOKENS, params.max_tokens or _WARM_UP_TOKENS)
         for kind in self.kinds:
-            self._run(kind, prompt, replace(params, max_tokens=limit), None)
+            self._run(kind, prompt, replace(params, max_tokens=limit), "warm up", None)
 
     def rounds(
         self,
@@ -108,7 +107,8 @@ class Local:
 
     def _round(self, prompt: Prompt, params: SamplingParams, memory: PeakMemory | None) -> Round:
         order = turn_order(self.kinds, prompt.number)
-        runs = {kind: self._run(kind, prompt, params, memory) for kind in order}
+        scope = f"temperature {params.temperature:g}"
+        runs = {kind: self._run(kind, prompt, params, scope, memory) for kind in order}
         plain = runs[OFF]
         places = {kind: first_difference(plain.output, run.output) for kind, run in runs.items()}
         return Round(
@@ -126,15 +126,14 @@ class Local:
             },
         )
 
-    def _run(self, kind: str, prompt: Prompt, params: SamplingParams, memory: PeakMemory | None) -> Run:
-        more = self.more(kind, prompt)
-        return measure(self.engines[kind], prompt.tokens, params, self.asked[kind], memory=memory, more=more)
+    def _run(self, kind: str, prompt: Prompt, params: SamplingParams, scope: str, memory: PeakMemory | None) -> Run:
+        asked, prediction = self.asked[kind], self.prediction(kind, prompt)
+        asked = replace(asked, scope=scope)
+        return measure(self.engines[kind], prompt.tokens, params, asked, prediction=prediction, memory=memory)
 
-    def more(self, kind: str, prompt: Prompt) -> Mapping[str, Any]:
-        """What a prompt's runs submit beside the prompt: its prediction, where a drafter follows it."""
-        if kind not in self._predicting or prompt.prediction is None:
-            return {}
-        return {"prediction": prompt.prediction}
+    def prediction(self, kind: str, prompt: Prompt) -> Sequence[int] | None:
+        """The prompt's prediction, where a drafter follows it."""
+        return prompt.prediction if kind in self._predicting else None
 
     def _margin(self, prompt: Prompt, plain: Run, place: int, params: SamplingParams) -> float | None:
         """Raw log probability of the target's best token at a place of the plain text, less that of the second."""

@@ -76,8 +76,8 @@ def measure(
     params: SamplingParams,
     speculation: Speculation,
     *,
+    prediction: Sequence[int] | None = None,
     memory: PeakMemory | None = None,
-    more: Mapping[str, Any] | None = None,
 ) -> Run:
     """Decode one prompt and give its times and counters.
 
@@ -86,8 +86,8 @@ def measure(
         prompt: token ids.
         params: how tokens are drawn; with a seed where runs are to be compared.
         speculation: how the request may be speculated on.
+        prediction: the output that the caller expects; None without.
         memory: a watcher of memory; None measures none.
-        more: further arguments of `Engine.submit`.
 
     Raises:
         OutriderError: the request was refused, or it failed on the way.
@@ -95,7 +95,8 @@ def measure(
     watch = _Watch()
     if memory is not None:
         memory.restart()
-    (result,) = collect(engine, engine.submit(prompt, params, speculation, **(more or {})), on_event=watch)
+    requests = engine.submit(prompt, params, speculation, prediction=prediction)
+    (result,) = collect(engine, requests, on_event=watch)
     return _run(result, watch, None if memory is None else memory.peak_bytes())
 
 

@@ -49,7 +49,14 @@ class Comparison:
         return asdict(self) | {"speedup": self.speedup}
 
 
-def compare(engine: Engine, prompt: Sequence[int], params: SamplingParams, speculation: Speculation) -> Comparison:
+def compare(
+    engine: Engine,
+    prompt: Sequence[int],
+    params: SamplingParams,
+    speculation: Speculation,
+    *,
+    prediction: Sequence[int] | None = None,
+) -> Comparison:
     """Decode a prompt by turns with speculation off and on; the engine should be warm.
 
     Args:
@@ -57,12 +64,14 @@ def compare(engine: Engine, prompt: Sequence[int], params: SamplingParams, specu
         prompt: token ids.
         params: with a seed, so that the runs can be equal.
         speculation: how the speculative runs speculate.
+        prediction: the output that the caller expects.
     """
     runs: dict[bool, list[Run]] = {False: [], True: []}
     with progress_bar("comparing", _TURNS * len(runs)) as tick:
         for turn in range(_TURNS):
             for is_on in turn_order(list(runs), turn):
-                runs[is_on].append(measure(engine, prompt, params, replace(speculation, off=not is_on)))
+                asked = replace(speculation, off=not is_on)
+                runs[is_on].append(measure(engine, prompt, params, asked, prediction=prediction))
                 tick()
     texts = [run.output for run in runs[False] + runs[True]]
     differing = [place for text in texts if (place := first_difference(texts[0], text)) is not None]

@@ -59,10 +59,14 @@ def command(
             "--drafter",
             "-d",
             metavar="<text>",
-            help="none, ngram[:max=4,min=2] or draft_model:model=NAME; may be repeated. Default: ngram. "
-            "All options: docs/drafters-and-policies.md.",
+            help="none, ngram[:max=4,min=1], suffix, recycling, prediction or draft_model:model=NAME; may be repeated. "
+            "Default: ngram, after prediction where there is one. All options: docs/drafters-and-policies.md.",
             rich_help_panel=_DRAFTING,
         ),
+    ] = None,
+    prediction: Annotated[
+        Path | None,
+        typer.Option(metavar="<file>", help="A file with the output that you expect.", rich_help_panel=_DRAFTING),
     ] = None,
     policy: Annotated[
         str,
@@ -104,7 +108,7 @@ def command(
     The text goes to standard output, everything about it to standard error.
     """
     from outrider.cli.job import Job
-    from outrider.cli.prompt import check_text, read_prompt
+    from outrider.cli.prompt import check_text, read_prediction, read_prompt
 
     text = read_prompt(prompt, file, raw=raw)
     for name, given in (("--system", system), *(("--stop", string) for string in stop or ())):
@@ -129,7 +133,8 @@ def command(
         system=system,
         raw=raw,
         sampling={name: value for name, value in sampling.items() if value is not None},
-        drafters=tuple(drafter or ("ngram",)),
+        drafters=tuple(drafter or (("ngram",) if prediction is None else ("prediction", "ngram"))),
+        prediction=None if prediction is None else read_prediction(prediction),
         policy=policy,
         length=length,
         rule=rule,

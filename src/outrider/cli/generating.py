@@ -9,7 +9,7 @@ from outrider.cli.job import Job
 from outrider.cli.options import load, print_json
 from outrider.cli.writing import Writer
 from outrider.core.coins import fresh_seed
-from outrider.engine.generate import build_engine, collect, default_params, encode_prompt
+from outrider.engine.generate import build_engine, collect, default_params, encode_prediction, encode_prompt
 from outrider.models.loading import pull_model
 
 __all__ = ["run"]
@@ -26,15 +26,16 @@ def run(job: Job) -> None:
     loaded = load(job.model, dtype=job.dtype, device=job.device, threads=job.threads)
     params = default_params(loaded.defaults, **{"seed": fresh_seed()} | job.sampling)
     prompt = encode_prompt(loaded.tokenizer, job.prompt, raw=job.raw, system=job.system)
+    expected = None if job.prediction is None else encode_prediction(loaded.tokenizer, job.prediction)
     with waiting("preparing drafters"):
         engine = build_engine(loaded, drafters=job.drafters, policy=job.policy)
-        requests = engine.submit(prompt, params, job.speculation())
+        requests = engine.submit(prompt, params, job.speculation(), prediction=expected)
     if job.as_json:
         result = collect(engine, requests)[0]
     else:
         with Writer(loaded.tokenizer, show_draft=job.show_draft) as writer:
             result = collect(engine, requests, on_event=writer)[0]
-    comparison = compare(engine, prompt, params, job.speculation()) if job.compare else None
+    comparison = compare(engine, prompt, params, job.speculation(), prediction=expected) if job.compare else None
     if job.as_json:
         print_json(document(job, result, params, comparison))
     else:

@@ -211,6 +211,8 @@ class Speculation:
         length: draft tokens a step at most (the depth of the tree).
         draw: how a model drafter draws; None follows the rule.
         off: decode plainly.
+        scope: whose shared drafter state the request reads and feeds: what a drafter keeps of finished texts is shown
+            to requests of the same scope only.
     """
 
     rule: Rule = Rule.MATCH
@@ -218,9 +220,11 @@ class Speculation:
     length: int | None = None
     draw: Draw | None = None
     off: bool = False
+    scope: str = ""
 
     def __post_init__(self) -> None:
         """Refuse values that no request could mean."""
+        _require(isinstance(self.scope, str), "scope", self.scope, "give a text")
         _require(isinstance(self.rule, Rule), "rule", self.rule, f"choose one of {', '.join(r.value for r in Rule)}")
         length = self.length
         _require(

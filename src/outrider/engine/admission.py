@@ -5,11 +5,11 @@ Invariant: a request that passes can be served to its end by this engine, or fai
 
 from collections.abc import Sequence
 
-from outrider.core.params import Draw, Rule, SamplingParams, Speculation
+from outrider.core.params import Draw, Rule, SamplingParams, Speculation, is_whole_number
 from outrider.drafters.ensemble import Ensemble
 from outrider.errors import InvalidRequestError, PromptTooLongError, UnsupportedError
 
-__all__ = ["check_prompt", "check_sampling", "check_speculation"]
+__all__ = ["check_prediction", "check_prompt", "check_sampling", "check_speculation"]
 
 _FITTING_DRAWS = {
     Rule.MATCH: frozenset(Draw),
@@ -33,6 +33,31 @@ def check_prompt(prompt: Sequence[int], vocab_size: int, context_length: int) ->
         raise PromptTooLongError(
             f"prompt has {len(prompt)} tokens, but the context of {context_length} must also hold the output; "
             f"shorten it to at most {context_length - 1}."
+        )
+
+
+def check_prediction(prediction: Sequence[int], vocab_size: int, context_length: int, drafters: Ensemble) -> None:
+    """Refuse an expected output that nobody can follow.
+
+    Raises:
+        InvalidRequestError: it is no list of the target's token ids, or longer than the context.
+        UnsupportedError: no drafter of the engine follows one.
+    """
+    if isinstance(prediction, str | bytes) or not isinstance(prediction, Sequence):
+        kind = type(prediction).__name__
+        raise InvalidRequestError(f"prediction is of the type {kind}; give the expected output as a list of token ids.")
+    bad = next((token for token in prediction if not is_whole_number(token) or not 0 <= token < vocab_size), None)
+    if bad is not None:
+        raise InvalidRequestError(f"prediction holds {bad!r}; give token ids from 0 to {vocab_size - 1}.")
+    if len(prediction) > context_length:
+        raise InvalidRequestError(
+            f"prediction has {len(prediction)} tokens, but no output can be longer than the context of "
+            f"{context_length}; shorten it."
+        )
+    if not drafters.needs.prediction:
+        has = ", ".join(drafters.names) or "none"
+        raise UnsupportedError(
+            f"a prediction is given, but none of the drafters ({has}) follows one; add the drafter prediction."
         )
 
 

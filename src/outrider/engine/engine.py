@@ -17,7 +17,7 @@ from outrider.core.types import Kept, Proposal, TokenEvent
 from outrider.core.verify import verify
 from outrider.drafters.base import Drafter
 from outrider.drafters.ensemble import Ensemble
-from outrider.engine.admission import check_prompt, check_sampling, check_speculation
+from outrider.engine.admission import check_prediction, check_prompt, check_sampling, check_speculation
 from outrider.engine.batch import BatchLaws, pack, trim
 from outrider.engine.config import EngineConfig
 from outrider.engine.judged import Judged, observe_rows
@@ -87,6 +87,7 @@ class Engine:
         speculation: Speculation | None = None,
         *,
         mask: MaskState | None = None,
+        prediction: Sequence[int] | None = None,
     ) -> list[Request]:
         """Queue a prompt; one request for each of its `n` choices.
 
@@ -95,15 +96,19 @@ class Engine:
             params: how tokens are drawn and when they end; None takes the engine's own.
             speculation: how the request may be speculated on.
             mask: outside mask (a grammar) at the start of the output.
+            prediction: the output that the caller expects, as token ids; drafts only, it never changes the text.
 
         Raises:
             InvalidRequestError: the request cannot be served as asked; nothing is queued.
+            UnsupportedError: the engine lacks what it needs; nothing is queued.
         """
         params = params or self.params
         speculation = speculation or Speculation()
         check_prompt(prompt, self.target.vocab_size, self.target.context_length)
         check_sampling(params, has_text=self.tokenizer is not None)
         check_speculation(speculation, self.drafters)
+        if prediction is not None:
+            check_prediction(prediction, self.target.vocab_size, self.target.context_length, self.drafters)
         seed = fresh_seed() if params.seed is None else params.seed
         number = next(self._numbers)
         requests = [
@@ -119,6 +124,7 @@ class Engine:
                 choice=choice,
                 text=TextAssembler(self.tokenizer.stream() if self.tokenizer else None, params.stop),
                 mask=mask,
+                prediction=prediction,
             )
             for choice in range(params.n)
         ]

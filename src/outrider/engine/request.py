@@ -32,6 +32,7 @@ class Request:
         choice: which of its `n` outputs this is.
         text: where the text goes.
         mask: outside mask (a grammar) at the start of the output.
+        prediction: the output that the caller expects, as tokens.
 
     Attributes:
         round: judged passes so far; keys the noise of the law-exact rules and survives preemption.
@@ -53,12 +54,14 @@ class Request:
         choice: int = 0,
         text: TextAssembler,
         mask: MaskState | None = None,
+        prediction: Sequence[int] | None = None,
     ) -> None:
         self.request_id = request_id
         self.params = params
         self.speculation = speculation
         self.tokens = list(prompt)
         self.num_prompt = len(self.tokens)
+        self.prediction = None if prediction is None else list(prediction)
         self.seed = seed
         self._noise_seed = choice_seed(seed, choice)
         self.end_ids = end_ids
