@@ -193,3 +193,33 @@ def test_chunks_come_one_a_step(rounds: list[Round]) -> None:
         assert one.stats is not None
         assert other.stats is not None
         assert len(one.gaps) >= len(other.gaps)
+
+
+# -- what drafters know ------------------------------------------------------------------------------------------------
+
+
+def test_predictions_reach_the_arms_that_follow_them_only(loaded: LoadedModel) -> None:
+    local = Local(loaded, plan_arms(["prediction", "ngram"], [4], None), Rule.MATCH)
+    prompt = PROMPTS[0]
+    plain = reference_generate(loaded.target, prompt.tokens, replace(SAMPLING[0], max_tokens=30))
+    (measured,) = local.rounds([replace(prompt, prediction=plain)], SAMPLING[:1], done=set())
+    follows, copies = measured.runs["prediction length 4"].stats, measured.runs["ngram length 4"].stats
+    assert follows is not None
+    assert copies is not None
+    assert follows.accepted_fraction > 0.9
+    assert follows.accepted >= 20
+    assert set(copies.drafted_by) <= {"ngram"}
+    assert not measured.divergences
+
+
+def test_no_drafter_has_seen_the_text_before(loaded: LoadedModel) -> None:
+    local = Local(loaded, plan_arms(["suffix:shared=1000"], [4], None), Rule.MATCH)
+    both = [replace(SAMPLING[0], temperature=t) for t in (0.0, 1e-6)]  # both greedy: the same texts twice
+    first, again = local.rounds(PROMPTS[:1], both, done=set())
+    name = "suffix:shared=1000 length 4"
+    one, other = first.runs[name], again.runs[name]
+    assert one.output == other.output
+    assert one.stats is not None
+    assert other.stats is not None
+    assert one.stats.steps == other.stats.steps
+    assert one.stats.accepted == other.stats.accepted < 20

@@ -131,6 +131,21 @@ def test_prompts_longer_than_the_context_are_left_out_and_said(model: str) -> No
     assert "no prompt fits the context" in refusal("bench", "-m", model, "-p", long, *SHORT, "--out", "other")
 
 
+def test_texts_to_be_changed_are_predictions_on_request(model: str) -> None:
+    edit = {"task_id": "E/0", "instruction": "Sort it.", "input": "a = 1\n", "output": "a = 2"}
+    words = ("-d", "prediction", "-d", "ngram")
+    shown = bench(model, write("edits.jsonl", edit), *words, "--use-prediction")
+    assert [row["task"] for row in shown["summary"]] == ["edit", "edit"]
+    assert shown["settings"]["use_prediction"]
+    sentence = refusal("bench", "-m", model, "-p", "edits.jsonl", *SHORT, *words)
+    assert "add --use-prediction and prompts that have one" in sentence
+    own = write("own.jsonl", {"prompt": "hi", "prediction": "hi there"}, {"prompt": "ho"})
+    bench(model, own, "-d", "prediction", "--use-prediction", "--out", "own")
+    long = write("long.jsonl", {"prompt": "hi", "prediction": "word " * 60}, {"prompt": "ho"})
+    shown = bench(model, long, "-d", "prediction", "--use-prediction", "--out", "long")
+    assert list(shown["skipped"]) == ["1"]
+
+
 def test_several_files_keep_their_prompts_apart(model: str, prompts: str) -> None:
     other = write("other.jsonl", {"messages": [{"role": "user", "content": "hi"}]})
     bench(model, prompts, "-p", other, "--limit", "1")
