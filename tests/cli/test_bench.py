@@ -150,6 +150,9 @@ def test_several_files_keep_their_prompts_apart(model: str, prompts: str) -> Non
     other = write("other.jsonl", {"messages": [{"role": "user", "content": "hi"}]})
     bench(model, prompts, "-p", other, "--limit", "1")
     assert [r.prompt for r in read_document(Path("bench-run"))[1]] == ["mine.txt:1", "other.jsonl:1"]
+    Path("sub").mkdir()
+    bench(model, prompts, "-p", write("sub/mine.txt", "hi"), "--limit", "1", "--out", "c")
+    assert [r.prompt for r in read_document(Path("c"))[1]] == ["mine.txt:1", "sub/mine.txt:1"]
     assert "leave raw out" in refusal("bench", "-m", model, "-p", other, *SHORT, "--raw", "--out", "b")
 
 
@@ -212,7 +215,7 @@ def test_files_that_are_not_understood(model: str, case: str) -> None:
 WORDS = {
     (): "--prompts is missing",
     ("-p", "missing.jsonl"): "missing.jsonl does not exist",
-    ("-p", "mine.txt", "-p", "./mine.txt"): "files with different names",
+    ("-p", "mine.txt", "-p", "./mine.txt"): "give each file once",
     ("-p", "mine.txt", "-d", "ngrm"): "'ngrm' does not exist",
     ("-p", "mine.txt", "-d", "ngram", "-d", "ngram"): "'ngram' is to be measured twice",
     ("-p", "mine.txt", "-d", "draft_model:model=nowhere"): "'nowhere'",

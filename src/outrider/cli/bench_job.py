@@ -123,13 +123,14 @@ class BenchJob:
         """Names and prompts of all files; predictions only where they were asked for.
 
         Raises:
-            InvalidRequestError: a file is not understood, or there are two of one name.
+            InvalidRequestError: a file is not understood, or given twice.
         """
         from outrider.workloads import read_prompts
 
-        names = [path.name for path in self.prompts]
-        if len(set(names)) < len(names):
-            raise InvalidRequestError(f"--prompts names {', '.join(names)}; give files with different names.")
+        files = [path.resolve() for path in self.prompts]
+        if len(set(files)) < len(files):
+            raise InvalidRequestError(f"--prompts names {', '.join(map(str, self.prompts))}; give each file once.")
+        have_names = len({path.name for path in files}) == len(files)
         found: list[tuple[str, PromptItem]] = []
         for path in self.prompts:
             workload = read_prompts(
@@ -139,7 +140,7 @@ class BenchJob:
                 per_task=self.per_task,
                 predict_input=self.use_prediction,
             )
-            prefix = f"{path.name}:" if len(names) > 1 else ""
+            prefix = f"{path.name if have_names else path}:" if len(files) > 1 else ""
             found += [(f"{prefix}{item.id}", self._asked(item)) for item in workload]
         return found
 
