@@ -63,8 +63,10 @@ def test_the_table_has_a_line_for_each_task_and_one_for_all(model: str) -> None:
     records = [{"prompt": LINES[n], "task": task, "id": n} for n, task in enumerate(("chat", "code", "chat"))]
     result = run("bench", "-m", model, "-p", write("mine.jsonl", *records), *SHORT)
     lines = [line.split() for line in result.stdout.splitlines() if line.strip().startswith("ngram")]
-    assert [line[1:3] for line in lines] == [["all", "3"], ["chat", "2"], ["code", "1"]]
-    assert all(float(line[3]) > 0 for line in lines)
+    assert [line[1:3] for line in lines[:3]] == [["all", "3"], ["chat", "2"], ["code", "1"]]
+    assert [line[1] for line in lines[3:]] == ["all", "chat", "code"]
+    assert all(float(line[3]) > 0 for line in lines[:3])
+    assert all(float(line[2]) >= 1 for line in lines[3:])
 
 
 def test_an_interrupted_run_goes_on_where_it_stopped(model: str, prompts: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,6 +117,8 @@ def test_many_at_once_name_the_crossover(model: str, prompts: str) -> None:
     assert {(load["kind"], load["concurrency"]) for load in shown["loads"]} == {
         (kind, level) for kind in ("off", "ngram") for level in (1, 2)
     }
+    assert [point["concurrency"] for point in shown["curve"]] == [1, 2]
+    assert all(point["throughput_ratio"] > 0 for point in shown["curve"])
     shown = run("bench", "report", "bench-run")
     assert re.search(r"ngram at temperature 0 (pays|stops|does not|has no)", shown.stderr)
     assert "at once" in shown.stdout

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from outrider.bench.load import curve
 from outrider.bench.rounds import Round, round_from_json, round_to_json
 from outrider.bench.summary import summarise
 from outrider.errors import InvalidRequestError
@@ -91,6 +92,7 @@ class Journal:
             "skipped": self.skipped,
             "summary": summarise(self.rounds),
             "loads": self.loads,
+            "curve": curve(self.loads),
             "rounds": [round_to_json(measured) for measured in self.rounds],
         }
         part = self.run_path.with_suffix(".part")

@@ -3,7 +3,7 @@
 This module knows summaries and words; it prints nothing. Invariant: a figure that was not measured is a dash, never 0.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -12,27 +12,39 @@ from rich.text import Text
 
 from outrider.bench.load import crossover, curve
 
-__all__ = ["load_table", "sentences", "summary_table"]
+__all__ = ["load_table", "sentences", "summary_tables"]
 
-_COLUMNS = (
-    "drafter", "task", "prompts", "speed-up", "95 %", "tok/s on", "off", "first token s", "tokens a pass", "acceptance",
-    "accepted length", "coverage", "in loops", "equal",
+_SPEED = ("drafter", "task", "prompts", "speed-up", "95 %", "tok/s on", "off", "first token s", "equal")
+_DRAFTS = (
+    "drafter", "task", "tokens a pass", "acceptance", "accepted length", "none accepted", "coverage", "wasted rows",
+    "in loops",
+)  # fmt: skip
+_RATES = (
+    "block_efficiency", "acceptance_rate", "mean_accepted_length", "zero_accept_fraction", "coverage",
+    "wasted_row_fraction", "loop_share",
 )  # fmt: skip
 
 
-def summary_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """One line for each kind of run and task."""
+def summary_tables(rows: Sequence[Mapping[str, Any]]) -> list[Table]:
+    """How fast, and what became of the drafts: a line for each kind of run and task."""
+    return [_table(_SPEED, rows, _speed_cells), _table(_DRAFTS, rows, _draft_cells)]
+
+
+def _table(
+    columns: Sequence[str],
+    rows: Sequence[Mapping[str, Any]],
+    cells: Callable[[Mapping[str, Any]], list[str]],
+) -> Table:
     table = Table(box=SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
-    for number, name in enumerate(_COLUMNS):
+    for number, name in enumerate(columns):
         table.add_column(name, justify="left" if number < 2 else "right", no_wrap=number > 1)
     several = len({row["temperature"] for row in rows}) > 1
-    before = None
-    for row in rows:
-        side = row["temperature"], row["kind"]
-        if before not in (None, side):
+    sides = [(row["temperature"], row["kind"]) for row in rows]
+    for number, row in enumerate(rows):
+        if number and sides[number] != sides[number - 1] and len(set(sides)) < len(sides):
             table.add_section()
-        table.add_row(*map(Text, _cells(row, several=several)))  # a text, as names may look like markup
-        before = side
+        name = f"{row['kind']}, T={row['temperature']:g}" if several else row["kind"]
+        table.add_row(*map(Text, (name, row["task"], *cells(row))))  # texts, as names may look like markup
     return table
 
 
@@ -99,23 +111,21 @@ def _about(row: Mapping[str, Any], *, several: bool) -> list[str]:
     return said
 
 
-def _cells(row: Mapping[str, Any], *, several: bool) -> list[str]:
+def _speed_cells(row: Mapping[str, Any]) -> list[str]:
     low, high = row["speedup_low"], row["speedup_high"]
     return [
-        f"{row['kind']}, T={row['temperature']:g}" if several else row["kind"],
-        row["task"],
         str(row["num_prompts"]),
         _number(row["speedup"], 2),
         "-" if low is None else f"{low:.2f} to {high:.2f}",
         _number(row["tokens_per_second_on"], 1),
         _number(row["tokens_per_second_off"], 1),
         _number(row["first_token_seconds_on"], 2),
-        *(
-            _number(row.get(name), 2)
-            for name in ("block_efficiency", "acceptance_rate", "mean_accepted_length", "coverage", "loop_share")
-        ),
         f"{row['num_equal']} of {row['num_prompts']}",
     ]
+
+
+def _draft_cells(row: Mapping[str, Any]) -> list[str]:
+    return [_number(row.get(name), 2) for name in _RATES]
 
 
 def _number(value: float | None, digits: int) -> str:

@@ -15,7 +15,7 @@ from outrider.bench.local import Local, Prompt
 from outrider.bench.memory import PeakMemory
 from outrider.bench.provenance import file_hashes, machine, now, versions
 from outrider.bench.rounds import Round
-from outrider.bench.table import load_table, sentences, summary_table
+from outrider.bench.table import load_table, sentences, summary_tables
 from outrider.cli.bench_job import BenchJob
 from outrider.cli.console import note, progress_bar, waiting
 from outrider.cli.options import load, print_json
@@ -132,7 +132,8 @@ def _show(document: dict[str, Any], rounds: list[Round], folder: Path, *, html: 
         print_json({name: value for name, value in document.items() if name != "rounds"} | {"folder": str(folder)})
         return
     console = Console() if sys.stdout.isatty() else Console(width=1000)
-    console.print(summary_table(document["summary"]))
+    for table in summary_tables(document["summary"]):
+        console.print(table)
     if document["loads"]:
         console.print(load_table(document["loads"]))
     for text in sentences(document):
