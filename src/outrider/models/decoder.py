@@ -16,6 +16,7 @@ from outrider.cache.base import Cache
 from outrider.cache.kv import KVCache
 from outrider.models.attention import AttentionPlan, attention_keeps_bits
 from outrider.models.base import ForwardInputs, ForwardOutputs
+from outrider.models.checking import check_pass
 from outrider.models.config import ModelConfig, TensorSource
 from outrider.models.linear import MIN_ROWS, ROW_GROUP, Linear, can_pack, default_dtype, keeps_bits
 from outrider.models.rope import RotationTable
@@ -119,7 +120,7 @@ class Decoder:
         started = time.perf_counter()
         if not isinstance(cache, KVCache):
             raise ValueError(f"a decoder needs a cache of its own make_cache, got {type(cache).__name__}")
-        self._check(inputs, cache)
+        check_pass(inputs, cache)
         with torch.inference_mode():
             hidden = self._run(inputs, cache)
             logits = self._logits(hidden.pop(-1), inputs)
@@ -185,18 +186,3 @@ class Decoder:
         padded = torch.zeros(num_rows, dtype=torch.int64)
         padded[: len(values)] = torch.from_numpy(values)
         return padded.to(self.device if device is None else device)
-
-    def _check(self, inputs: ForwardInputs, cache: KVCache) -> None:
-        if inputs.stop_after is not None and len(inputs.logits_rows):
-            raise ValueError("a pass that stops early has no logits; ask for hidden layers")
-        next_row = 0
-        for segment in inputs.segments:
-            if segment.start != next_row or segment.num_rows < 1:
-                raise ValueError(f"segments must cover the rows in order: row {next_row} is missing")
-            if segment.num_cached != cache.length(segment.slot):
-                held = cache.length(segment.slot)
-                raise ValueError(f"slot {segment.slot} holds {held} rows, the segment expects {segment.num_cached}")
-            next_row += segment.num_rows
-            cache.check_reserved(segment.slot, segment.num_cached + segment.num_rows)
-        if next_row != len(inputs.token_ids) or next_row != len(inputs.positions):
-            raise ValueError(f"segments cover {next_row} rows of {len(inputs.token_ids)}")
