@@ -25,6 +25,7 @@ def test_every_option_is_read_with_its_type():
         "cache_tokens": 1000,
         "dtype": "auto",
         "device": "auto",
+        "implementation": "auto",
     }
     index = build_drafter("ngram:max=3,min=1,earliest=true")._new_index()
     assert (list(index._lengths), index._earliest) == ([3, 2, 1], True)

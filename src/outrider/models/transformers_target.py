@@ -195,8 +195,8 @@ def transformers_target(model: Any, *, longest: int | None = None) -> Transforme
     replaying = ReplayTarget(wrapped, limit)
     if not agrees_step_by_step(replaying, wrapped):
         raise UnsupportedModelError(
-            f"{wrapped.name} gives other logits token by token than over a whole text, so drafts cannot be verified "
-            "exactly; use another model."
+            f"{wrapped.name} gives other logits token by token than over a whole text, or keeps its state outside of "
+            "the cache, so drafts cannot be verified exactly; use another model."
         )
     replaying.reads_chunks = reads_chunks(replaying, wrapped)
     logger.warning(

@@ -123,7 +123,7 @@ def _context_length(config: Mapping[str, Any], family: Family, where: str) -> in
             "use a model without it (use_sliding_window false)."
         )
     logger.warning(
-        "%s has a sliding window of %d tokens: the context is limited to it; with implementation transformers it is not.",
+        "%s has a sliding window of %d tokens: its context is cut to it; implementation transformers has the whole.",
         where,
         window,
     )

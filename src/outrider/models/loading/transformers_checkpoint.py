@@ -7,8 +7,9 @@ are never opened, no code of a checkpoint is ever run, and a model whose weights
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from outrider.models.config import ModelNumbers
 from outrider.models.files import read_json
 from outrider.models.loading.defaults import GenerationDefaults, defaults_from_folder, defaults_from_gguf
 from outrider.models.loading.folder import refuse_other_folders, tokenizer_eos
+from outrider.models.loading.gguf_checkpoint import open_gguf
 from outrider.models.loading.gguf_header import open_gguf_file
 from outrider.models.loading.safetensors_source import SafetensorsSource
 
@@ -43,6 +45,7 @@ class TransformersCheckpoint:
         num_parameters: number of weights as stored.
         quantisation: type that holds most of them.
         load_tokenizer: builds the tokenizer.
+        library_config: the library's configuration object.
     """
 
     path: Path
@@ -52,6 +55,7 @@ class TransformersCheckpoint:
     num_parameters: int
     quantisation: str
     load_tokenizer: "Callable[[], Tokenizer]"
+    library_config: Any
 
     def load_target(self, dtype: "torch.dtype", device: "torch.device") -> "TransformersTarget":
         """Read the weights and make the target.
@@ -62,7 +66,7 @@ class TransformersCheckpoint:
         """
         from outrider.models.transformers_target import transformers_target
 
-        model = _load_model(self.path, dtype).to(device)
+        model = _load_model(self.path, self.library_config, dtype).to(device)
         return transformers_target(model)
 
 
@@ -90,6 +94,7 @@ def open_transformers_folder(folder: Path) -> TransformersCheckpoint:
         num_parameters=source.num_parameters,
         quantisation=source.quantisation,
         load_tokenizer=lambda: tokenizer_from_folder(folder),
+        library_config=config,
     )
 
 
@@ -118,6 +123,7 @@ def open_transformers_gguf(path: Path) -> TransformersCheckpoint:
         num_parameters=sum(sizes.values()),
         quantisation=max(sizes, key=lambda kind: sizes[kind]),
         load_tokenizer=lambda: tokenizer_from_gguf(file.metadata, path),
+        library_config=config,
     )
 
 
@@ -190,22 +196,11 @@ def _numbers(config: Any) -> ModelNumbers:
     )
 
 
-def _load_model(path: Path, dtype: "torch.dtype") -> Any:
+def _load_model(path: Path, config: Any, dtype: "torch.dtype") -> Any:
     """The library's model with all its weights."""
-    from transformers import AutoModelForCausalLM
-
-    folder, named = _source(path)
     with _quiet():
         try:
-            model, report = AutoModelForCausalLM.from_pretrained(
-                folder,
-                dtype=dtype,
-                local_files_only=True,
-                trust_remote_code=False,
-                use_safetensors=True,
-                output_loading_info=True,
-                **named,
-            )
+            model, report = _read_folder(path, dtype) if path.is_dir() else _read_gguf(path, config, dtype)
         except (OSError, RuntimeError, ValueError, KeyError, ImportError) as error:
             raise UnsupportedModelError(
                 f"transformers cannot load {path} ({_first_line(error)}); use another model."
@@ -217,6 +212,49 @@ def _load_model(path: Path, dtype: "torch.dtype") -> Any:
     if extra := sorted(report["unexpected_keys"]):
         logger.warning("%s holds %d tensors that its model does not use (%s, ...).", path, len(extra), extra[0])
     return model
+
+
+def _read_folder(folder: Path, dtype: "torch.dtype") -> tuple[Any, dict[str, Any]]:
+    """A model with its weights from safetensors, and the library's report of what was missing."""
+    from transformers import AutoModelForCausalLM
+
+    model, report = AutoModelForCausalLM.from_pretrained(
+        folder,
+        dtype=dtype,
+        local_files_only=True,
+        trust_remote_code=False,
+        use_safetensors=True,
+        output_loading_info=True,
+    )
+    return model, report
+
+
+def _read_gguf(path: Path, config: Any, dtype: "torch.dtype") -> tuple[Any, dict[str, Any]]:
+    """The same from a GGUF file, dequantised."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        empty = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    model, report = type(empty).from_pretrained(
+        None, config=config, state_dict=_gguf_tensors(path, empty), dtype=dtype, output_loading_info=True
+    )
+    return model, report
+
+
+def _gguf_tensors(path: Path, empty: Any) -> "dict[str, torch.Tensor]":
+    """All tensors by the library's names: by our own reader where it knows the family, else by the library's tables."""
+    from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+
+    try:
+        source = open_gguf(path).source
+    except UnsupportedModelError:
+        with redirect_stderr(StringIO()):  # its bar cannot be turned off otherwise
+            tensors: dict[str, torch.Tensor] = load_gguf_checkpoint(
+                str(path), return_tensors=True, model_to_load=empty
+            )["tensors"]
+        return tensors
+    return {name: source.tensor(name) for name in source.names()}
 
 
 def _source(path: Path) -> tuple[Path, dict[str, str]]:
