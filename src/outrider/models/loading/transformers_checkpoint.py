@@ -110,6 +110,11 @@ def open_transformers_gguf(path: Path) -> TransformersCheckpoint:
     file = open_gguf_file(path)
     config = _library_config(path, str(path))
     _refuse_other_models(config.to_dict(), str(path))
+    if "rope_freqs.weight" in file.tensors:
+        raise UnsupportedModelError(
+            f"The file {path} scales its rotations by rope_freqs.weight, which transformers does not read from GGUF "
+            "files; use the safetensors model."
+        )
     sizes: dict[str, int] = {}
     for tensor in file.tensors.values():
         sizes[tensor.tensor_type.name] = sizes.get(tensor.tensor_type.name, 0) + int(tensor.n_elements)
