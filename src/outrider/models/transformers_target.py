@@ -9,6 +9,7 @@ files nor requests. Invariant: a model that agrees with neither way is refused b
 
 import logging
 import time
+from functools import cache
 from typing import Any, Protocol
 
 import torch
@@ -128,7 +129,7 @@ class AttentionTarget:
             torch.from_numpy(values).to(self.device, torch.int64)
             for values in (inputs.token_ids, inputs.positions, inputs.logits_rows)
         )
-        return self._model.run(tokens, positions, _through_cache(), rows)
+        return self._model.run(tokens, positions, _through_cache()(), rows)
 
     def _find_shapes(self) -> dict[int, LayerShape]:
         """The layers as they call the interface, and the width of the logits."""
@@ -136,13 +137,14 @@ class AttentionTarget:
 
         def run() -> None:
             positions = torch.arange(2, device=self.device)
-            self._vocab_size = self._model.run(tokens, positions, _through_cache(), positions).shape[1]
+            self._vocab_size = self._model.run(tokens, positions, _through_cache()(), positions).shape[1]
 
         with torch.inference_mode():
             return shapes_of(run)
 
 
-def _through_cache() -> Any:
+@cache
+def _through_cache() -> type:
     """A cache of the library's kind that keeps nothing: new keys and values go through it to our attention."""
     from transformers import Cache as LibraryCache
     from transformers.cache_utils import DynamicLayer
@@ -163,7 +165,7 @@ def _through_cache() -> Any:
         def get_mask_sizes(self, query_length: int, *_others: Any, **_named: Any) -> tuple[int, int]:
             return query_length, 0
 
-    return ThroughCache()
+    return ThroughCache
 
 
 def transformers_target(model: Any, *, longest: int | None = None) -> TransformersTarget:
