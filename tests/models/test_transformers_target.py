@@ -190,6 +190,28 @@ def test_the_way_a_family_runs_is_found_by_trial(caplog):
     assert library_target("mamba2").reads_chunks is True
 
 
+def test_half_precision_blurs_no_trial_and_changes_no_weight():
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(REPLAYED["jamba, one token a pass"]()).to(torch.bfloat16)
+    model.model.layers[0].mamba.A_log.data = model.model.layers[0].mamba.A_log.data.float()  # one that stays float32
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    target = transformers_target(model)  # so small weights that rounding hides a state that is begun anew
+    assert target.reads_chunks is False
+    after = model.state_dict()
+    assert all(
+        after[name].dtype == tensor.dtype and torch.equal(after[name], tensor) for name, tensor in before.items()
+    )
+    cache = target.make_cache()
+    slot, logits = fill(target, cache, tokens_of(9), [5, 4])
+    assert logits.isfinite().all()
+    attending = transformers_target(
+        transformers.AutoModelForCausalLM.from_config(CUTTABLE["gpt2"]()).to(torch.bfloat16)
+    )
+    cache = attending.make_cache()
+    slot, _ = fill(attending, cache, tokens_of(9), [5, 4])
+    assert cache.read(0, slot, 9).dtype == torch.bfloat16
+
+
 @pytest.mark.parametrize(
     ("config", "words"),
     [

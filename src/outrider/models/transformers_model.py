@@ -17,6 +17,7 @@ from outrider.errors import UnsupportedModelError
 
 __all__ = ["CausalModel", "context_length"]
 
+_LARGEST_COPY = 4 << 30
 _UNBOUNDED = 1 << 20  # models without a table of positions name no limit
 _CACHE_NAMES = ("cache", "past_key_values", "cache_params")  # the library renamed it more than once
 _LENGTH_NAMES = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "seq_length")
@@ -101,6 +102,25 @@ class CausalModel:
         else:
             logits = self.model(**arguments).logits[0].index_select(0, rows)
         return logits.float()  # type: ignore[no-any-return]
+
+    @contextmanager
+    def in_float32(self) -> Iterator[None]:
+        """Compute in float32 meanwhile, so that a trial is not blurred by rounding; the weights come back as they were.
+
+        Models of more than 4 GiB and quantised ones stay as they are: a second copy might not fit.
+        """
+        tensors = [*self.model.parameters(), *self.model.buffers()]
+        halves = [tensor for tensor in tensors if tensor.dtype in (torch.bfloat16, torch.float16)]
+        if sum(tensor.nbytes for tensor in halves) > _LARGEST_COPY or getattr(self.model, "is_quantized", False):
+            halves = []
+        kept = [tensor.data for tensor in halves]
+        try:
+            for tensor in halves:
+                tensor.data = tensor.data.float()
+            yield
+        finally:
+            for tensor, data in zip(halves, kept, strict=True):
+                tensor.data = data
 
     @contextmanager
     def tapped(self, wanted: Sequence[int], stop_after: int | None = None) -> Iterator[Hidden]:

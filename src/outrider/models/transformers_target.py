@@ -178,36 +178,53 @@ def transformers_target(model: Any, *, longest: int | None = None) -> Transforme
     Raises:
         UnsupportedModelError: no way agrees with the model's own pass.
     """
-    from outrider.models.transformers_rollback import ReplayTarget
-    from outrider.models.transformers_trial import agrees_in_passes, agrees_step_by_step, reads_chunks
-
     wrapped = CausalModel(model)
     limit = context_length(wrapped.config) if longest is None else longest
-    if not _keeps_state(wrapped):
-        before = model.config._attn_implementation
-        try:
-            target = AttentionTarget(wrapped, limit)
-            if agrees_in_passes(target, wrapped):
-                return target
-            reason = "its results there differ from its own"
-        except Exception as error:  # whatever the family does with masks or caches that are not its own
-            reason = str(error) or type(error).__name__
-        model.set_attn_implementation(before)
-        logger.info("%s does not run through the attention interface (%s).", wrapped.name, reason)
-    replaying = ReplayTarget(wrapped, limit)
-    if not agrees_step_by_step(replaying, wrapped):
+    with wrapped.in_float32():
+        target = None if _keeps_state(wrapped) else _attending(wrapped, limit)
+        return target or _replaying(wrapped, limit)
+
+
+def _attending(model: CausalModel, longest: int) -> AttentionTarget | None:
+    """The target through the attention interface; None where its logits differ there or it goes another way."""
+    from outrider.models.transformers_trial import agrees_in_passes
+
+    before = model.model.config._attn_implementation
+    try:
+        target = AttentionTarget(model, longest)
+        if agrees_in_passes(target, model):
+            return target
+        reason = "its results there differ from its own"
+    except Exception as error:  # whatever the family does with masks or caches that are not its own
+        reason = str(error) or type(error).__name__
+    model.model.set_attn_implementation(before)
+    logger.info("%s does not run through the attention interface (%s).", model.name, reason)
+    return None
+
+
+def _replaying(model: CausalModel, longest: int) -> TransformersTarget:
+    """The target by checkpoint and replay.
+
+    Raises:
+        UnsupportedModelError: the family does not give its own logits step by step.
+    """
+    from outrider.models.transformers_rollback import ReplayTarget
+    from outrider.models.transformers_trial import agrees_step_by_step, reads_chunks
+
+    target = ReplayTarget(model, longest)
+    if not agrees_step_by_step(target, model):
         raise UnsupportedModelError(
-            f"{wrapped.name} gives other logits token by token than over a whole text, or keeps its state outside of "
+            f"{model.name} gives other logits token by token than over a whole text, or keeps its state outside of "
             "the cache, so drafts cannot be verified exactly; use another model."
         )
-    replaying.reads_chunks = reads_chunks(replaying, wrapped)
+    target.reads_chunks = reads_chunks(target, model)
     logger.warning(
         "%s keeps a state that cannot be cut back or attends in its own way: slots run one after the other%s, and "
         "rejected tokens are undone by checkpoint and replay.",
-        wrapped.name,
-        "" if replaying.reads_chunks else " and token by token",
+        model.name,
+        "" if target.reads_chunks else " and token by token",
     )
-    return replaying
+    return target
 
 
 def _keeps_state(model: CausalModel) -> bool:

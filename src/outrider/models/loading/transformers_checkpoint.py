@@ -66,8 +66,9 @@ class TransformersCheckpoint:
         """
         from outrider.models.transformers_target import transformers_target
 
-        model = _load_model(self.path, self.library_config, dtype).to(device)
-        return transformers_target(model)
+        with _quiet():
+            model = _load_model(self.path, self.library_config, dtype).to(device)
+            return transformers_target(model)
 
 
 def open_transformers_folder(folder: Path) -> TransformersCheckpoint:
@@ -203,13 +204,12 @@ def _numbers(config: Any) -> ModelNumbers:
 
 def _load_model(path: Path, config: Any, dtype: "torch.dtype") -> Any:
     """The library's model with all its weights."""
-    with _quiet():
-        try:
-            model, report = _read_folder(path, dtype) if path.is_dir() else _read_gguf(path, config, dtype)
-        except (OSError, RuntimeError, ValueError, KeyError, ImportError) as error:
-            raise UnsupportedModelError(
-                f"transformers cannot load {path} ({_first_line(error)}); use another model."
-            ) from error
+    try:
+        model, report = _read_folder(path, dtype) if path.is_dir() else _read_gguf(path, config, dtype)
+    except (OSError, RuntimeError, ValueError, KeyError, ImportError) as error:
+        raise UnsupportedModelError(
+            f"transformers cannot load {path} ({_first_line(error)}); use another model."
+        ) from error
     if missing := sorted(report["missing_keys"]):
         raise DamagedModelError(f"{path} lacks {len(missing)} tensors ({missing[0]}, ...); fetch the model again.")
     if wrong := sorted(map(str, report["mismatched_keys"])):
