@@ -299,9 +299,9 @@ def test_a_shared_vocabulary_bounds_the_ids_and_options_arrive(monkeypatch):
         "outrider.models.loading.load_model", lambda *args, **more: asked.update(more, name=args) or draft
     )
     drafter = build_drafter(
-        "draft_model:model=small,dtype=float32,device=cpu,implementation=native,chunk=2", target, progress=False
+        "draft_model:model=small,dtype=float32,device=cpu,implementation=decoder,chunk=2", target, progress=False
     )
-    given = {"dtype": "float32", "device": "cpu", "implementation": "native", "progress": False}
+    given = {"dtype": "float32", "device": "cpu", "implementation": "decoder", "progress": False}
     assert asked == {"name": ("small",)} | given
     drafter.load()
     drafter.begin("r", [1, 2, 3])

@@ -19,7 +19,7 @@ __all__ = ["Device", "Dtype", "Implementation", "Json", "Model", "Threads", "loa
 Model = Annotated[str, typer.Option("--model", "-m", help="smollm2, a model folder, a .gguf file or a hub name.")]
 Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
-Implementation = Annotated[str, typer.Option(help="auto, native or transformers.")]
+Implementation = Annotated[str, typer.Option(help="auto, decoder or transformers.")]
 Threads = Annotated[
     int | None, typer.Option(min=1, metavar="<int>", help="Processor threads; default as PyTorch chooses.")
 ]

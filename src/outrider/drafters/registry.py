@@ -108,7 +108,7 @@ _ENTRIES = {
                 Option("cache_tokens", int, "rows of its cache over all requests; no bound if left out", minimum=1),
                 Option("dtype", str, "type of its weights in memory", default="auto"),
                 Option("device", str, "where it runs", default="auto"),
-                Option("implementation", str, "auto, native or transformers", default="auto"),
+                Option("implementation", str, "auto, decoder or transformers", default="auto"),
             ),
             build=_build_draft_model,
             needs_target=True,

@@ -83,7 +83,7 @@ def build_engine(
         policy: such as `heuristic` or `fixed:length=6`.
         dtype: type of the weights in memory; None for the device's own.
         device: where to run; None for a GPU if there is one.
-        implementation: "native" for our own decoder, "transformers" for the library's model; None takes our own
+        implementation: "decoder" for our own decoder, "transformers" for the library's model; None takes our own
             wherever it knows the family.
         config: limits of the engine.
         progress: show downloads on standard error.

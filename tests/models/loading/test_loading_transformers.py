@@ -62,7 +62,7 @@ def test_other_families_go_to_transformers_with_a_line_that_says_so(
     )
     assert loaded.defaults.stop_token_ids == (0, 2)  # the tokenizer's and the configuration's
     with pytest.raises(UnsupportedModelError, match="supported are Llama"):
-        load_model(path, implementation="native")
+        load_model(path, implementation="decoder")
 
 
 def test_weights_and_text_come_out_as_they_went_in(saved: Callable[[str], Path]) -> None:
@@ -115,7 +115,7 @@ def test_either_implementation_can_be_asked_for(make: str, request: pytest.Fixtu
     assert len(texts[0]) == len(prompt) + 16
     assert texts[0] == texts[1]
     with pytest.raises(InvalidRequestError, match=r"implementation given for .*loaded"):
-        build_engine(ours, implementation="native")
+        build_engine(ours, implementation="decoder")
 
 
 def test_a_sliding_window_is_no_limit_to_transformers(folder: Make, caplog: pytest.LogCaptureFixture) -> None:
@@ -186,7 +186,7 @@ def test_files_of_other_kinds_stay_refused(tmp_path: Path, gguf_file: Make) -> N
     for implementation in ("auto", "transformers"):
         with pytest.raises(UnsupportedModelError, match="pickle"):
             load_model(tmp_path / "model.bin", implementation=implementation)
-    with pytest.raises(InvalidRequestError, match="implementation is 'magic'; use auto, native, transformers"):
+    with pytest.raises(InvalidRequestError, match="implementation is 'magic'; use auto, decoder, transformers"):
         load_model(gguf_file(), implementation="magic")
 
 

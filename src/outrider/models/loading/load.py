@@ -45,7 +45,7 @@ AnyCheckpoint: TypeAlias = "Checkpoint | TransformersCheckpoint"
 
 _DTYPES = {"float32": "float32", "bfloat16": "bfloat16", "float16": "float16", "f32": "float32", "bf16": "bfloat16"}
 
-IMPLEMENTATIONS = ("auto", "native", "transformers")
+IMPLEMENTATIONS = ("auto", "decoder", "transformers")
 """Ways to run a model; auto takes our own decoder wherever it knows the family."""
 
 
@@ -86,7 +86,7 @@ def load_model(
         name: a model folder, a `.gguf` file, a built-in name (`smollm2`) or a hub name (`organisation/repository`).
         dtype: type of the weights in memory; "auto" takes bfloat16 where the device multiplies it natively.
         device: where to run; "auto" takes a GPU if there is one.
-        implementation: "native" for our own decoder, "transformers" for the library's model; "auto" takes our own
+        implementation: "decoder" for our own decoder, "transformers" for the library's model; "auto" takes our own
             wherever it knows the family.
         progress: show downloads on stderr.
 
@@ -159,7 +159,7 @@ def open_path(path: Path, implementation: str = "auto") -> "AnyCheckpoint":
         try:
             return _open(path)
         except UnsupportedModelError as reason:
-            if implementation == "native":
+            if implementation == "decoder":
                 raise
             checkpoint = _open_for_transformers(path)
             logger.warning("%s Transformers runs the model instead.", reason)
