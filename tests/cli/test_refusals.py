@@ -24,6 +24,8 @@ WORDS = {
     ("--policy", "fixd"): ("'fixd'", "fixed"),
     ("--drafter", "draft_model:model=a/b,dtype=int3"): ("'int3'", "bfloat16"),
     ("--dtype", "int3"): ("dtype is 'int3'", "bfloat16"),
+    ("--implementation", "magic"): ("implementation is 'magic'", "transformers"),
+    ("--drafter", "draft_model:model=a/b,implementation=magic"): ("'magic'", "decoder"),
     ("--rule", "mach"): ("'mach'", "match"),
     ("--temperature", "-1"): ("temperature is -1.0", "0 or more"),
     ("--temperature", "nan"): ("temperature is nan", "0 or more"),

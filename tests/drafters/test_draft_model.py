@@ -298,8 +298,11 @@ def test_a_shared_vocabulary_bounds_the_ids_and_options_arrive(monkeypatch):
     monkeypatch.setattr(
         "outrider.models.loading.load_model", lambda *args, **more: asked.update(more, name=args) or draft
     )
-    drafter = build_drafter("draft_model:model=small,dtype=float32,device=cpu,chunk=2", target, progress=False)
-    assert asked == {"name": ("small",), "dtype": "float32", "device": "cpu", "progress": False}
+    drafter = build_drafter(
+        "draft_model:model=small,dtype=float32,device=cpu,implementation=decoder,chunk=2", target, progress=False
+    )
+    given = {"dtype": "float32", "device": "cpu", "implementation": "decoder", "progress": False}
+    assert asked == {"name": ("small",)} | given
     drafter.load()
     drafter.begin("r", [1, 2, 3])
     assert propose(drafter, [1, 2, 3]).num_nodes == 0  # a chunk of two leaves one token unread

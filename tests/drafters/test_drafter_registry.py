@@ -25,6 +25,7 @@ def test_every_option_is_read_with_its_type():
         "cache_tokens": 1000,
         "dtype": "auto",
         "device": "auto",
+        "implementation": "auto",
     }
     suffix = build_drafter("suffix:max=9,min=2,shared=50")
     assert (suffix._longest, suffix._shortest, suffix.store._max_tokens) == (9, 2, 50)

@@ -115,3 +115,19 @@ def test_a_model_drafting_for_itself_is_always_right(loaded):
         (result,) = collect(engine, engine.submit(tokens, params))
         assert result.stats.rejections == 0
         assert result.stats.accepted == result.stats.drafted
+
+
+def test_the_library_s_model_gives_the_same_logits_and_text(checkpoint):
+    ours = load_model("smollm2", dtype="float32", progress=False)
+    theirs = load_model("smollm2", dtype="float32", implementation="transformers", progress=False)
+    assert type(theirs.target).__name__ == "AttentionTarget"
+    assert theirs.target.weight_bytes == ours.target.weight_bytes
+    tokens = np.array(ours.tokenizer.encode(TEXT))
+    assert (logits_of(theirs.target, tokens) - logits_of(ours.target, tokens)).abs().max() < 2e-3
+    texts = []
+    for loaded in (ours, theirs):
+        engine = build_engine(loaded, drafters=["ngram"], policy="fixed:length=4")
+        params = SamplingParams(max_tokens=40)
+        requests = [engine.submit(encode_prompt(loaded.tokenizer, prompt), params)[0] for prompt in PROMPTS]
+        texts.append([result.text for result in collect(engine, requests)])
+    assert texts[0] == texts[1]

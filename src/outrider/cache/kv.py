@@ -45,6 +45,16 @@ class KVCache:
         self._layers: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = {}
 
     @property
+    def num_kv_heads(self) -> int:
+        """Key-value heads of a layer."""
+        return self._shape[2]
+
+    @property
+    def head_dim(self) -> int:
+        """Numbers of a head."""
+        return self._shape[3]
+
+    @property
     def nbytes(self) -> int:
         """Bytes of all slots' tensors."""
         return sum(tensor.nbytes for tensor in self._tensors.values())

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from outrider.cli.options import Device, Dtype, Model, Threads, starting
+from outrider.cli.options import Device, Dtype, Implementation, Model, Threads, starting
 
 __all__ = ["command"]
 
@@ -112,6 +112,7 @@ def command(
     ] = False,
     dtype: Dtype = "auto",
     device: Device = "auto",
+    implementation: Implementation = "auto",
     threads: Threads = None,
 ) -> None:
     """Write text with a model: draft tokens cheaply, verify them in one pass, keep what the model itself says.
@@ -158,6 +159,7 @@ def command(
         as_json=as_json,
         dtype=dtype,
         device=device,
+        implementation=implementation,
         threads=threads,
     )
     job.check()

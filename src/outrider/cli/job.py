@@ -10,7 +10,7 @@ from typing import Any
 from outrider.core.params import Rule, SamplingParams, Speculation
 from outrider.drafters.registry import check_drafter
 from outrider.errors import InvalidRequestError
-from outrider.models.loading.load import check_dtype
+from outrider.models.loading.load import check_dtype, check_implementation
 from outrider.policies.registry import build_policy
 
 __all__ = ["Job"]
@@ -35,6 +35,7 @@ class Job:
     as_json: bool
     dtype: str
     device: str
+    implementation: str
     threads: int | None
     prediction: str | None = None
 
@@ -48,6 +49,7 @@ class Job:
         self.speculation()
         self.draft_models()
         check_dtype(self.dtype)
+        check_implementation(self.implementation)
         build_policy(self.policy)
         if self.raw and self.system is not None:
             raise InvalidRequestError("--system needs the chat template that --raw leaves out; give one of them.")
@@ -80,4 +82,5 @@ class Job:
         options = [check_drafter(text)[1] for text in self.drafters]
         for given in options:
             check_dtype(given.get("dtype", "auto"))
+            check_implementation(given.get("implementation", "auto"))
         return [given["model"] for given in options if "model" in given]

@@ -14,36 +14,38 @@ from outrider.cli.console import waiting
 if TYPE_CHECKING:
     from outrider.models.loading import LoadedModel
 
-__all__ = ["Device", "Dtype", "Json", "Model", "Threads", "load", "print_json", "starting"]
+__all__ = ["Device", "Dtype", "Implementation", "Json", "Model", "Threads", "load", "print_json", "starting"]
 
 Model = Annotated[str, typer.Option("--model", "-m", help="smollm2, a model folder, a .gguf file or a hub name.")]
 Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+Implementation = Annotated[str, typer.Option(help="auto, decoder or transformers.")]
 Threads = Annotated[
     int | None, typer.Option(min=1, metavar="<int>", help="Processor threads; default as PyTorch chooses.")
 ]
 Json = Annotated[bool, typer.Option("--json", metavar="", help="Print one JSON document instead of a table.")]
 
 
-def load(name: str, *, dtype: str, device: str, threads: int | None) -> "LoadedModel":
+def load(name: str, *, dtype: str, device: str, implementation: str, threads: int | None) -> "LoadedModel":
     """Load a model, with a bar while it is downloaded and a spinner while it is read.
 
     Raises:
-        OutriderError: the model, its dtype or its device cannot be used.
+        OutriderError: the model, its dtype, its device or its implementation cannot be used.
     """
     with starting():
         import torch
 
         from outrider.models.loading import load_model, pull_model
-        from outrider.models.loading.load import check_dtype
+        from outrider.models.loading.load import check_dtype, check_implementation
 
     check_dtype(dtype)
+    check_implementation(implementation)
 
     if threads is not None:
         torch.set_num_threads(threads)
     pull_model(name, progress=sys.stderr.isatty())
     with starting(f"loading {name}"):
-        return load_model(name, dtype=dtype, device=device, progress=False)
+        return load_model(name, dtype=dtype, device=device, implementation=implementation, progress=False)
 
 
 @contextlib.contextmanager

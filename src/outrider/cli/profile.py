@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from outrider.cli.console import print_rows, progress_bar, waiting
-from outrider.cli.options import Device, Dtype, Json, Model, Threads, load, print_json
+from outrider.cli.options import Device, Dtype, Implementation, Json, Model, Threads, load, print_json
 
 if TYPE_CHECKING:
     from outrider.engine.calibrate import PassCost
@@ -21,6 +21,7 @@ def command(
     repeats: Annotated[int, typer.Option(min=1, help="Timed passes of each kind.")] = 11,
     dtype: Dtype = "auto",
     device: Device = "auto",
+    implementation: Implementation = "auto",
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
@@ -29,7 +30,7 @@ def command(
     A flat row means that verifying draft tokens is nearly free on this machine; a steep one that only good drafts pay.
     """
     wanted = _numbers("widths", widths), _numbers("contexts", contexts)
-    loaded = load(model, dtype=dtype, device=device, threads=threads)
+    loaded = load(model, dtype=dtype, device=device, implementation=implementation, threads=threads)
     from outrider.engine.calibrate import measure_passes, read_bandwidth
 
     total = len(wanted[0]) * len(wanted[1]) * repeats

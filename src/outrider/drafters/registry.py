@@ -74,7 +74,13 @@ def _build_draft_model(options: Mapping[str, Any], target: "Loaded | None", prog
 
     if target is None:
         raise InvalidRequestError("drafter draft_model needs a loaded target; choose another drafter.")
-    loaded = load_model(options["model"], dtype=options["dtype"], device=options["device"], progress=progress)
+    loaded = load_model(
+        options["model"],
+        dtype=options["dtype"],
+        device=options["device"],
+        implementation=options["implementation"],
+        progress=progress,
+    )
     return build_draft_model(
         loaded,
         target,
@@ -152,6 +158,7 @@ _ENTRIES = {
                 Option("cache_tokens", int, "rows of its cache over all requests; no bound if left out", minimum=1),
                 Option("dtype", str, "type of its weights in memory", default="auto"),
                 Option("device", str, "where it runs", default="auto"),
+                Option("implementation", str, "auto, decoder or transformers", default="auto"),
             ),
             build=_build_draft_model,
             needs_target=True,

@@ -71,6 +71,7 @@ def build_engine(
     policy: str = "heuristic",
     dtype: str | None = None,
     device: str | None = None,
+    implementation: str | None = None,
     config: EngineConfig | None = None,
     progress: bool = True,
 ) -> Engine:
@@ -82,20 +83,20 @@ def build_engine(
         policy: such as `heuristic` or `fixed:length=6`.
         dtype: type of the weights in memory; None for the device's own.
         device: where to run; None for a GPU if there is one.
+        implementation: "decoder" for our own decoder, "transformers" for the library's model; None takes our own
+            wherever it knows the family.
         config: limits of the engine.
         progress: show downloads on standard error.
 
     Raises:
         ModelError: the model cannot be used.
-        InvalidRequestError: an unknown drafter, policy or option, or a dtype or device for a model that is loaded.
+        InvalidRequestError: an unknown drafter, policy or option, or choices of loading for a model that is loaded.
     """
-    if isinstance(model, LoadedModel) and (dtype is not None or device is not None):
-        raise InvalidRequestError(f"dtype and device are given for {model.name}, which is loaded; leave them out.")
-    loaded = (
-        model
-        if isinstance(model, LoadedModel)
-        else load_model(model, dtype=dtype or "auto", device=device or "auto", progress=progress)
-    )
+    chosen = {"dtype": dtype, "device": device, "implementation": implementation}
+    given = {name: value for name, value in chosen.items() if value is not None}
+    if isinstance(model, LoadedModel) and given:
+        raise InvalidRequestError(f"{' and '.join(given)} given for {model.name}, which is loaded; leave it out.")
+    loaded = model if isinstance(model, LoadedModel) else load_model(model, progress=progress, **given)
     return Engine(
         loaded.target,
         [build_drafter(text, loaded, progress=progress) for text in drafters],

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkab
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["BlockSource", "Blocks", "ModelConfig", "Rope", "TensorSource"]
+__all__ = ["BlockSource", "Blocks", "ModelConfig", "ModelNumbers", "Rope", "TensorSource"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +74,23 @@ class ModelConfig:
     output_bias: bool = False
     mlp_bias: bool = False
     qk_norm: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ModelNumbers:
+    """The numbers that people ask for of a model whose arithmetic is not ours.
+
+    Attributes:
+        family: model type, as in its configuration.
+        vocab_size, hidden_size, num_layers: as in its configuration.
+        context_length: largest number of positions.
+    """
+
+    family: str
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    context_length: int
 
 
 class TensorSource(Protocol):

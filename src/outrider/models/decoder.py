@@ -15,6 +15,7 @@ from outrider.cache.base import Cache
 from outrider.cache.kv import KVCache
 from outrider.errors import UnsupportedError
 from outrider.models.base import ForwardInputs, ForwardOutputs
+from outrider.models.checking import check_pass
 from outrider.models.config import ModelConfig, TensorSource
 from outrider.models.linear import can_pack, default_dtype
 from outrider.models.native.library import library
@@ -138,7 +139,7 @@ class Decoder:
         started = time.perf_counter()
         if not isinstance(cache, KVCache):
             raise ValueError(f"a decoder needs a cache of its own make_cache, got {type(cache).__name__}")
-        self._check(inputs, cache)
+        check_pass(inputs, cache)
         with torch.inference_mode():
             hidden, logits = self._run(inputs, cache)
         # clones, so that heads can be trained on them
@@ -166,18 +167,3 @@ class Decoder:
         """[N, D] float32 embeddings of the tokens."""
         ids = torch.from_numpy(inputs.token_ids)
         return self._source.rows("model.embed_tokens.weight", ids).to(self.device, torch.float32, copy=True)
-
-    def _check(self, inputs: ForwardInputs, cache: KVCache) -> None:
-        if inputs.stop_after is not None and len(inputs.logits_rows):
-            raise ValueError("a pass that stops early has no logits; ask for hidden layers")
-        next_row = 0
-        for segment in inputs.segments:
-            if segment.start != next_row or segment.num_rows < 1:
-                raise ValueError(f"segments must cover the rows in order: row {next_row} is missing")
-            if segment.num_cached != cache.length(segment.slot):
-                held = cache.length(segment.slot)
-                raise ValueError(f"slot {segment.slot} holds {held} rows, the segment expects {segment.num_cached}")
-            next_row += segment.num_rows
-            cache.check_reserved(segment.slot, segment.num_cached + segment.num_rows)
-        if next_row != len(inputs.token_ids) or next_row != len(inputs.positions):
-            raise ValueError(f"segments cover {next_row} rows of {len(inputs.token_ids)}")

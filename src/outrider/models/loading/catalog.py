@@ -8,10 +8,9 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from outrider.models.loading.checkpoint import Checkpoint
 from outrider.models.loading.folder_config import SUPPORTED_FAMILIES
 from outrider.models.loading.hub import cached_hub_folder
-from outrider.models.loading.load import open_checkpoint
+from outrider.models.loading.load import AnyCheckpoint, open_checkpoint
 from outrider.models.loading.wheel import BUILT_IN, cached_path
 
 __all__ = ["ModelEntry", "ModelInfo", "inspect_model", "list_models"]
@@ -23,7 +22,7 @@ class ModelInfo:
 
     Attributes:
         name, path: what was asked for and where it lies.
-        family: "llama", "qwen2", "qwen3" or "mistral".
+        family: "llama", "qwen2", "qwen3" or "mistral"; for transformers its model type.
         num_parameters: number of weights; a tied head counts once.
         disk_bytes: size of the weight files.
         context_length: largest number of positions.
@@ -75,7 +74,7 @@ def inspect_model(name: str | Path, *, progress: bool = True) -> ModelInfo:
     return _info(str(name), open_checkpoint(name, progress=progress))
 
 
-def _info(name: str, checkpoint: Checkpoint) -> ModelInfo:
+def _info(name: str, checkpoint: "AnyCheckpoint") -> ModelInfo:
     """The facts of an opened checkpoint."""
     config = checkpoint.config
     return ModelInfo(
@@ -88,7 +87,7 @@ def _info(name: str, checkpoint: Checkpoint) -> ModelInfo:
         vocab_size=config.vocab_size,
         num_layers=config.num_layers,
         hidden_size=config.hidden_size,
-        quantisation=checkpoint.source.quantisation,
+        quantisation=checkpoint.quantisation,
         has_chat_template=checkpoint.load_tokenizer().has_chat_template,
         stop_token_ids=checkpoint.defaults.stop_token_ids,
     )

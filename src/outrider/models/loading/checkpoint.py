@@ -14,6 +14,9 @@ from outrider.errors import DamagedModelError, UnsupportedModelError
 from outrider.models.config import ModelConfig, TensorSource
 
 if TYPE_CHECKING:
+    import torch
+
+    from outrider.models.decoder import Decoder
     from outrider.models.loading.defaults import GenerationDefaults
     from outrider.models.tokenizer import Tokenizer
 
@@ -50,6 +53,17 @@ class Checkpoint:
     defaults: "GenerationDefaults"
     disk_bytes: int
     load_tokenizer: "Callable[[], Tokenizer]"
+
+    @property
+    def quantisation(self) -> str:
+        """The type that holds most of the weights."""
+        return self.source.quantisation
+
+    def load_target(self, dtype: "torch.dtype", device: "torch.device") -> "Decoder":
+        """Read the weights and make the target."""
+        from outrider.models.decoder import Decoder
+
+        return Decoder(self.config, self.source, dtype=dtype, device=device)
 
     @property
     def num_parameters(self) -> int:

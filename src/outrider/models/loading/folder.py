@@ -14,7 +14,7 @@ from outrider.models.loading.defaults import defaults_from_folder
 from outrider.models.loading.folder_config import config_from_folder
 from outrider.models.loading.safetensors_source import SafetensorsSource
 
-__all__ = ["open_folder"]
+__all__ = ["open_folder", "refuse_other_folders", "tokenizer_eos"]
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ def open_folder(folder: Path) -> Checkpoint:
     """
     from outrider.models.tokenizer.folder import tokenizer_from_folder
 
-    _refuse_other_folders(folder)
+    refuse_other_folders(folder)
     values = read_json(folder / "config.json")
     config = config_from_folder(values, str(folder / "config.json"))
     source = SafetensorsSource(folder)
@@ -38,15 +38,20 @@ def open_folder(folder: Path) -> Checkpoint:
         config=config,
         source=source,
         defaults=defaults_from_folder(
-            values, read_json(folder / "generation_config.json"), _tokenizer_eos(folder), folder
+            values, read_json(folder / "generation_config.json"), tokenizer_eos(folder), folder
         ),
         disk_bytes=source.disk_bytes,
         load_tokenizer=lambda: tokenizer_from_folder(folder),
     )
 
 
-def _refuse_other_folders(folder: Path) -> None:
-    """Refuse adapters, multimodal models and folders without a configuration."""
+def refuse_other_folders(folder: Path) -> None:
+    """Refuse adapters, multimodal models and folders without a configuration.
+
+    Raises:
+        UnsupportedModelError: an adapter or a model with image input.
+        DamagedModelError: there is no configuration.
+    """
     if (folder / "adapter_config.json").is_file():
         base = read_json(folder / "adapter_config.json").get("base_model_name_or_path", "its base model")
         raise UnsupportedModelError(
@@ -65,8 +70,12 @@ def _refuse_other_folders(folder: Path) -> None:
         raise DamagedModelError(f"The folder {folder} has no config.json; {remedy}.")
 
 
-def _tokenizer_eos(folder: Path) -> int | None:
-    """Id of the tokenizer's end-of-text token, where `tokenizer_config.json` or `tokenizer.json` tells it."""
+def tokenizer_eos(folder: Path) -> int | None:
+    """Id of the tokenizer's end-of-text token, where `tokenizer_config.json` or `tokenizer.json` tells it.
+
+    Raises:
+        DamagedModelError: the entries have types that no tokenizer writes.
+    """
     try:
         return _find_eos(folder)
     except (TypeError, ValueError, AttributeError) as error:  # entries of other types than the library writes
@@ -77,7 +86,7 @@ def _tokenizer_eos(folder: Path) -> int | None:
 
 
 def _find_eos(folder: Path) -> int | None:
-    """What `_tokenizer_eos` gives, from entries that nobody has checked."""
+    """What `tokenizer_eos` gives, from entries that nobody has checked."""
     values = read_json(folder / "tokenizer_config.json")
     token = values.get("eos_token")
     text = token.get("content") if isinstance(token, dict) else token

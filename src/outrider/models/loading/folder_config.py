@@ -122,7 +122,11 @@ def _context_length(config: Mapping[str, Any], family: Family, where: str) -> in
             f"{where} asks for a sliding window of {window} tokens in a context of {context}, which is not supported; "
             "use a model without it (use_sliding_window false)."
         )
-    logger.warning("%s has a sliding window of %d tokens: the context is limited to it.", where, window)
+    logger.warning(
+        "%s has a sliding window of %d tokens: its context is cut to it; implementation transformers has the whole.",
+        where,
+        window,
+    )
     return window
 
 

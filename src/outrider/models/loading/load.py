@@ -1,16 +1,17 @@
 """The front door: a name becomes a model that can run.
 
-This module knows what a name may be and chooses device and dtype. It knows no file format. Invariant: `smollm2` is
+This module knows what a name may be and chooses device, dtype and implementation: our own decoder for the families that
+it computes, transformers for any other. It knows no file format. Invariant: `smollm2` is
 always the pinned built-in model, whatever lies in the working folder; every refusal comes before weights are read.
 """
 
 import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from outrider.errors import InvalidRequestError, ModelNotFoundError, UnsupportedModelError
-from outrider.models.config import ModelConfig
+from outrider.models.config import ModelConfig, ModelNumbers
 from outrider.models.files import PICKLE_SUFFIXES, unreadable
 from outrider.models.loading.checkpoint import Checkpoint
 from outrider.models.loading.defaults import GenerationDefaults
@@ -21,13 +22,31 @@ if TYPE_CHECKING:
     import torch
 
     from outrider.models.decoder import Decoder
+    from outrider.models.loading.transformers_checkpoint import TransformersCheckpoint
     from outrider.models.tokenizer import Tokenizer
+    from outrider.models.transformers_target import TransformersTarget
 
-__all__ = ["LoadedModel", "check_dtype", "load_model", "open_checkpoint", "open_path", "pull_model"]
+__all__ = [
+    "IMPLEMENTATIONS",
+    "AnyCheckpoint",
+    "LoadedModel",
+    "check_dtype",
+    "check_implementation",
+    "load_model",
+    "open_checkpoint",
+    "open_path",
+    "pull_model",
+]
 
 logger = logging.getLogger(__name__)
 
+AnyCheckpoint: TypeAlias = "Checkpoint | TransformersCheckpoint"
+"""An opened model of either implementation."""
+
 _DTYPES = {"float32": "float32", "bfloat16": "bfloat16", "float16": "float16", "f32": "float32", "bf16": "bfloat16"}
+
+IMPLEMENTATIONS = ("auto", "decoder", "transformers")
+"""Ways to run a model; auto takes our own decoder wherever it knows the family."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +56,18 @@ class LoadedModel:
     Attributes:
         name: the name it was asked for by.
         path: the folder or file that it came from.
-        target: the decoder.
+        target: our decoder, or a model of transformers.
         tokenizer: text to tokens and back.
-        config: numbers of the decoder.
+        config: numbers of the model.
         defaults: sampling defaults and end-of-text tokens of the checkpoint.
         disk_bytes: size of the weight files.
     """
 
     name: str
     path: Path
-    target: "Decoder"
+    target: "Decoder | TransformersTarget"
     tokenizer: "Tokenizer"
-    config: ModelConfig
+    config: ModelConfig | ModelNumbers
     defaults: GenerationDefaults
     disk_bytes: int
 
@@ -58,6 +77,7 @@ def load_model(
     *,
     dtype: "str | torch.dtype" = "auto",
     device: "str | torch.device" = "auto",
+    implementation: str = "auto",
     progress: bool = True,
 ) -> LoadedModel:
     """Load a model with its tokenizer.
@@ -66,23 +86,24 @@ def load_model(
         name: a model folder, a `.gguf` file, a built-in name (`smollm2`) or a hub name (`organisation/repository`).
         dtype: type of the weights in memory; "auto" takes bfloat16 where the device multiplies it natively.
         device: where to run; "auto" takes a GPU if there is one.
+        implementation: "decoder" for our own decoder, "transformers" for the library's model; "auto" takes our own
+            wherever it knows the family.
         progress: show downloads on stderr.
 
     Raises:
         ModelNotFoundError: the name is none of these.
         DownloadError: the download could not be finished.
         DamagedModelError: the weights are truncated, incomplete or unsafe.
-        UnsupportedModelError: a family or feature that the decoder does not know.
+        UnsupportedModelError: a family or feature that cannot be run exactly.
         ModelError: a file that may not be read.
-        InvalidRequestError: an unknown dtype, or a device that this machine lacks.
+        InvalidRequestError: an unknown dtype or implementation, or a device that this machine lacks.
     """
     check_dtype(dtype)
-    checkpoint = open_checkpoint(name, progress=progress)
+    check_implementation(implementation)
+    checkpoint = open_checkpoint(name, implementation=implementation, progress=progress)
     tokenizer = checkpoint.load_tokenizer()  # before the weights: what is refused is refused at once
-    from outrider.models.decoder import Decoder
-
     place = _device(device)
-    target = Decoder(checkpoint.config, checkpoint.source, dtype=_dtype(dtype, place), device=place)
+    target = checkpoint.load_target(_dtype(dtype, place), place)
     return LoadedModel(
         name=str(name),
         path=checkpoint.path,
@@ -125,21 +146,39 @@ def _exists(path: Path) -> bool:
         return False
 
 
-def open_checkpoint(name: str | Path, *, progress: bool = True) -> Checkpoint:
+def open_checkpoint(name: str | Path, *, implementation: str = "auto", progress: bool = True) -> "AnyCheckpoint":
     """Find a model and read everything but its weights; raises as `load_model`."""
-    return open_path(pull_model(name, progress=progress))
+    return open_path(pull_model(name, progress=progress), implementation)
 
 
-def open_path(path: Path) -> Checkpoint:
+def open_path(path: Path, implementation: str = "auto") -> "AnyCheckpoint":
     """Open a folder or a GGUF file; raises as `load_model`."""
     try:
-        return _open(path)
+        if implementation == "transformers":
+            return _open_for_transformers(path)
+        try:
+            return _open(path)
+        except UnsupportedModelError as reason:
+            if implementation == "decoder":
+                raise
+            checkpoint = _open_for_transformers(path)
+            logger.warning("%s Transformers runs the model instead.", reason)
+            return checkpoint
     except PermissionError as error:
         raise unreadable(path, error) from error
 
 
+def _open_for_transformers(path: Path) -> "TransformersCheckpoint":
+    """Open a folder or a GGUF file for the library; importing it takes seconds, so only here."""
+    if not path.is_dir() and path.suffix.lower() != ".gguf":
+        raise _no_model(path)
+    from outrider.models.loading.transformers_checkpoint import open_transformers_folder, open_transformers_gguf
+
+    return open_transformers_folder(path) if path.is_dir() else open_transformers_gguf(path)
+
+
 def _open(path: Path) -> Checkpoint:
-    """Open what a path leads to, by its kind."""
+    """Open what a path leads to for our decoder, by its kind."""
     if path.is_dir():
         from outrider.models.loading.folder import open_folder
 
@@ -148,10 +187,15 @@ def _open(path: Path) -> Checkpoint:
         from outrider.models.loading.gguf_checkpoint import open_gguf
 
         return open_gguf(path)
+    raise _no_model(path)
+
+
+def _no_model(path: Path) -> UnsupportedModelError:
+    """The sentence for a file of another kind."""
     reason = "is no .gguf file"
     if path.suffix.lower() in PICKLE_SUFFIXES:
         reason += " and may be a pickle, which can run code and is never loaded"
-    raise UnsupportedModelError(f"The file {path} {reason}; give a model folder or a .gguf file.")
+    return UnsupportedModelError(f"The file {path} {reason}; give a model folder or a .gguf file.")
 
 
 def _device(device: "str | torch.device") -> "torch.device":
@@ -185,6 +229,16 @@ def check_dtype(dtype: "str | torch.dtype") -> None:
     """
     if isinstance(dtype, str) and dtype != "auto" and dtype not in _DTYPES:
         raise InvalidRequestError(f"dtype is {dtype!r}; use auto, float32, bfloat16 or float16.")
+
+
+def check_implementation(implementation: str) -> None:
+    """Refuse a name that stands for no way to run a model.
+
+    Raises:
+        InvalidRequestError: the name is unknown.
+    """
+    if implementation not in IMPLEMENTATIONS:
+        raise InvalidRequestError(f"implementation is {implementation!r}; use {', '.join(IMPLEMENTATIONS)}.")
 
 
 def _dtype(dtype: "str | torch.dtype", device: "torch.device") -> "torch.dtype":

@@ -4,6 +4,7 @@ This module knows files and headers. It does not know which tensors a model need
 or listed but absent is refused when the source is made, by name, before any weight is read; pickles are never opened.
 """
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
@@ -29,14 +30,19 @@ _IGNORED_SHARDS = "consolidated"  # a second copy of the weights under other nam
 class SafetensorsSource:
     """Tensors by name from all shards of a folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, floating_only: bool = True) -> None:
         """Read the headers of all shards.
+
+        Args:
+            folder: the model folder.
+            floating_only: whether quantised tensors are refused.
 
         Raises:
             DamagedModelError: a shard is truncated or missing, or there are only pickled weights.
             UnsupportedModelError: weights of a type that is no plain floating-point type.
         """
         self.files = _shards(folder)
+        self._floating_only = floating_only
         self._file_of: dict[str, Path] = {}
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._kinds: dict[str, str] = {}
@@ -53,7 +59,7 @@ class SafetensorsSource:
                 self._file_of[name] = path
                 self._shapes[name] = tuple(entry.get_shape())
                 self._kinds[name] = kind = entry.get_dtype()
-                if kind not in _FLOATING and not name.endswith("rotary_emb.inv_freq"):
+                if self._floating_only and kind not in _FLOATING and not name.endswith("rotary_emb.inv_freq"):
                     raise UnsupportedModelError(
                         f"The tensor {name} in {path} is stored as {kind}: quantised safetensors weights are not "
                         "supported; use the unquantised model or a GGUF file."
@@ -74,6 +80,11 @@ class SafetensorsSource:
         for name, kind in self._kinds.items():
             sizes[kind] += int(np.prod(self._shapes[name]))
         return sizes.most_common(1)[0][0]
+
+    @property
+    def num_parameters(self) -> int:
+        """Number of weights of all tensors."""
+        return sum(math.prod(shape) for shape in self._shapes.values())
 
     @property
     def disk_bytes(self) -> int:
