@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from outrider.cli.options import Device, Dtype, Json, Threads
+from outrider.cli.options import Device, Dtype, Implementation, Json, Threads
 
 __all__ = ["app"]
 
@@ -90,6 +90,7 @@ def command(
     as_json: Json = False,
     dtype: Dtype = "auto",
     device: Device = "auto",
+    implementation: Implementation = "auto",
     threads: Threads = None,
 ) -> None:
     """Measure whether speculation pays on your prompts: the same prompts with and without, by turns.
@@ -126,6 +127,7 @@ def command(
         out=out,
         dtype=dtype,
         device=device,
+        implementation=implementation,
         threads=threads,
     )
     job.check()

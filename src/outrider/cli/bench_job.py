@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from outrider.bench.arms import Arm, plan_arms
 from outrider.core.params import Rule, SamplingParams, Speculation
 from outrider.errors import InvalidRequestError, UnsupportedError
-from outrider.models.loading.load import check_dtype
+from outrider.models.loading.load import check_dtype, check_implementation
 
 if TYPE_CHECKING:
     from outrider.workloads import PromptItem
@@ -59,6 +59,7 @@ class BenchJob:
     out: Path
     dtype: str
     device: str
+    implementation: str
     threads: int | None
 
     def check(self) -> None:
@@ -72,6 +73,7 @@ class BenchJob:
         for temperature in self.temperatures():
             SamplingParams(temperature=temperature, max_tokens=self.max_tokens, seed=self.seed)
         check_dtype(self.dtype)
+        check_implementation(self.implementation)
         self._check_side()
         self.speculation_rule()
         arms = self.arms()
@@ -155,7 +157,7 @@ class BenchJob:
                 raise InvalidRequestError(f"{_option(given[0])} is for servers; give --endpoint too or leave it out.")
             return
         given = [name for name in _MODEL_ONLY if getattr(self, name)]
-        given += [name for name in ("dtype", "device") if getattr(self, name) != "auto"]
+        given += [name for name in ("dtype", "device", "implementation") if getattr(self, name) != "auto"]
         if given:
             raise UnsupportedError(f"{_option(given[0])} cannot be set for a server (--endpoint); leave it out.")
         if self.endpoint_off is None and self.off_body is None:

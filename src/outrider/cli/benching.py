@@ -69,7 +69,13 @@ def _measure_model(job: BenchJob, opened: Callable[[Journal], None]) -> None:
     for arm in job.arms():
         for name in _models_of(arm.drafter):
             pull_model(name, progress=sys.stderr.isatty())
-    loaded = load(job.model or "smollm2", dtype=job.dtype, device=job.device, threads=job.threads)
+    loaded = load(
+        job.model or "smollm2",
+        dtype=job.dtype,
+        device=job.device,
+        implementation=job.implementation,
+        threads=job.threads,
+    )
     with waiting("reading the model's files"):
         settings = _settings(job, items) | _model_settings(job, loaded)
     journal = Journal(job.out, settings, lambda: _provenance(loaded))
@@ -170,7 +176,7 @@ def _model_settings(job: BenchJob, loaded: LoadedModel) -> dict[str, Any]:
         "use_prediction": job.use_prediction,
         "ignore_eos": job.ignore_eos,
         "concurrency": job.levels(),
-        "dtype": str(loaded.target.dtype).removeprefix("torch."),
+        "weights": loaded.target.weights,
         "device": loaded.target.device.type,
         "threads": torch.get_num_threads(),
         "machine": machine()["cpu"],

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 __all__ = ["Device", "Dtype", "Implementation", "Json", "Model", "Threads", "load", "print_json", "starting"]
 
 Model = Annotated[str, typer.Option("--model", "-m", help="smollm2, a model folder, a .gguf file or a hub name.")]
-Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")]
+Dtype = Annotated[
+    str, typer.Option(help="auto, float32, bfloat16 or float16; auto keeps the blocks of a GGUF file where it can.")
+]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Implementation = Annotated[str, typer.Option(help="auto, decoder or transformers.")]
 Threads = Annotated[

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from outrider.cli.console import note, progress_bar, waiting
-from outrider.cli.options import Device, Dtype, Model, Threads, load
+from outrider.cli.options import Device, Dtype, Implementation, Model, Threads, load
 
 __all__ = ["command"]
 
@@ -56,6 +56,7 @@ def command(
     ] = False,
     dtype: Dtype = "auto",
     device: Device = "auto",
+    implementation: Implementation = "auto",
     threads: Threads = None,
 ) -> None:
     """Let a model answer prompts and record what it wrote, token by token; an interrupted run can be continued."""
@@ -72,7 +73,7 @@ def command(
         max_tokens=max_tokens,
         logprobs=runner_ups or None,
     )
-    loaded = load(model, dtype=dtype, device=device, threads=threads)
+    loaded = load(model, dtype=dtype, device=device, implementation=implementation, threads=threads)
     from outrider.engine.config import EngineConfig
     from outrider.engine.generate import build_engine
     from outrider.replay.record import Prompt, record, source_of

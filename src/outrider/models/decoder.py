@@ -100,6 +100,11 @@ class Decoder:
         return NativeStack(self.config, self._source, native, stored_blocks=stored_blocks)
 
     @property
+    def weights(self) -> str:
+        """How most weights are held: "bfloat16", "blocks", ..."""
+        return self._stack.weights
+
+    @property
     def vocab_size(self) -> int:
         """Width of a logits row."""
         return self.config.vocab_size

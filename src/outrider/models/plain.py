@@ -54,6 +54,11 @@ class PlainStack:
         """Bytes of all matrices as stored, each once."""
         return sum(layer.nbytes for layer in self.layers) + sum(part.nbytes for part in self.head)
 
+    @property
+    def weights(self) -> str:
+        """The type of the matrices."""
+        return str(self.dtype).removeprefix("torch.")
+
     def start(self, inputs: ForwardInputs, embedded: torch.Tensor, cache: KVCache) -> "_PlainRun":
         """Prepare a pass; see `Stack.start`."""
         return _PlainRun(self, inputs, embedded, cache)

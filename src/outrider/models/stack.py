@@ -41,6 +41,10 @@ class Stack(Protocol):
     def nbytes(self) -> int:
         """Bytes of all matrices as stored, each once."""
 
+    @property
+    def weights(self) -> str:
+        """How most weights are held: "bfloat16", "blocks", ..."""
+
     def start(self, inputs: ForwardInputs, embedded: "torch.Tensor", cache: "KVCache") -> Run:
         """Prepare a pass.
 

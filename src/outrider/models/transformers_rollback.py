@@ -212,6 +212,11 @@ class ReplayTarget:
         return self._longest
 
     @property
+    def weights(self) -> str:
+        """The type of the weights."""
+        return str(self._model.dtype).removeprefix("torch.")
+
+    @property
     def weight_bytes(self) -> int:
         """Bytes of all matrices as stored, each once; those of all experts."""
         return self._model.weight_bytes

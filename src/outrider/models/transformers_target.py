@@ -42,6 +42,10 @@ class TransformersTarget(Target, Protocol):
         """Where it runs."""
 
     @property
+    def weights(self) -> str:
+        """The type of the weights."""
+
+    @property
     def rollback(self) -> str:
         """How rejected tokens are undone: "truncate" or "replay"."""
 
@@ -81,6 +85,11 @@ class AttentionTarget:
     def context_length(self) -> int:
         """Largest number of positions."""
         return self._longest
+
+    @property
+    def weights(self) -> str:
+        """The type of the weights."""
+        return str(self._model.dtype).removeprefix("torch.")
 
     @property
     def weight_bytes(self) -> int:

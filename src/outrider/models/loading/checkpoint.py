@@ -59,11 +59,11 @@ class Checkpoint:
         """The type that holds most of the weights."""
         return self.source.quantisation
 
-    def load_target(self, dtype: "torch.dtype", device: "torch.device") -> "Decoder":
-        """Read the weights and make the target."""
+    def load_target(self, dtype: "torch.dtype", device: "torch.device", *, stored_blocks: bool) -> "Decoder":
+        """Read the weights and make the target; `stored_blocks` as in `Decoder`."""
         from outrider.models.decoder import Decoder
 
-        return Decoder(self.config, self.source, dtype=dtype, device=device)
+        return Decoder(self.config, self.source, dtype=dtype, device=device, stored_blocks=stored_blocks)
 
     @property
     def num_parameters(self) -> int:

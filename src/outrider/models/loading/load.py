@@ -84,7 +84,8 @@ def load_model(
 
     Args:
         name: a model folder, a `.gguf` file, a built-in name (`smollm2`) or a hub name (`organisation/repository`).
-        dtype: type of the weights in memory; "auto" takes bfloat16 where the device multiplies it natively.
+        dtype: type of the weights in memory; "auto" keeps the blocks of a GGUF file where the native layer reads them,
+            and otherwise takes bfloat16 where the device multiplies it natively.
         device: where to run; "auto" takes a GPU if there is one.
         implementation: "decoder" for our own decoder, "transformers" for the library's model; "auto" takes our own
             wherever it knows the family.
@@ -103,7 +104,7 @@ def load_model(
     checkpoint = open_checkpoint(name, implementation=implementation, progress=progress)
     tokenizer = checkpoint.load_tokenizer()  # before the weights: what is refused is refused at once
     place = _device(device)
-    target = checkpoint.load_target(_dtype(dtype, place), place)
+    target = checkpoint.load_target(_dtype(dtype, place), place, stored_blocks=dtype == "auto")
     return LoadedModel(
         name=str(name),
         path=checkpoint.path,

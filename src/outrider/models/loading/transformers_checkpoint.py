@@ -57,7 +57,13 @@ class TransformersCheckpoint:
     load_tokenizer: "Callable[[], Tokenizer]"
     library_config: Any
 
-    def load_target(self, dtype: "torch.dtype", device: "torch.device") -> "TransformersTarget":
+    def load_target(
+        self,
+        dtype: "torch.dtype",
+        device: "torch.device",
+        *,
+        stored_blocks: bool,  # noqa: ARG002  (the library expands them always)
+    ) -> "TransformersTarget":
         """Read the weights and make the target.
 
         Raises:

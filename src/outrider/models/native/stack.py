@@ -54,6 +54,12 @@ class NativeStack:
         """Bytes of all matrices as stored, each once."""
         return sum(layer.nbytes for layer in self.layers) + self.head.nbytes
 
+    @property
+    def weights(self) -> str:
+        """ "blocks" where most matrices are as their file has them, otherwise "bfloat16"."""
+        in_blocks = sum(matrix.nbytes for layer in self.layers for matrix in layer.matrices if matrix.structure.kind)
+        return "blocks" if 2 * in_blocks > sum(layer.nbytes for layer in self.layers) else "bfloat16"
+
     def start(self, inputs: ForwardInputs, embedded: torch.Tensor, cache: KVCache) -> "_NativeRun":
         """Prepare a pass; see `Stack.start`."""
         return _NativeRun(self, inputs, embedded.contiguous(), cache)
