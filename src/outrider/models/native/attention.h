@@ -8,6 +8,8 @@
 // fixed positions, keys that a query does not see add exact zeros, and the nodes of a tree read copies of their own
 // path's keys, in its order.
 #pragma once
+#include <immintrin.h>
+
 #include <vector>
 
 #include "product.h"
@@ -86,39 +88,81 @@ static Work work_of(const Pass& pass, const Heads& heads) {
 
 // A thread's buffers for one item.
 struct Scratch {
-  alignas(64) float scores[kSpan + kBlock][kQueries];         // by key
+  alignas(64) float scores[kQueries][kSpan];                  // then their exponentials
   alignas(64) uint16_t queries[8 * kStep * kQueries];          // [head dim / 32][pair][query][2]
-  alignas(64) uint16_t weights[kQueries * kBlock];             // [query][key of the block]
+  alignas(64) uint16_t weights[kQueries * kBlock] = {};        // [query][key of the block]
   alignas(64) uint16_t values[kBlock * 256];                   // [head dim / 16][pair of keys][16][2]
   alignas(64) float sums[kQueries][256];                       // weighted values
-  alignas(64) float part[kQueries][kQueries];
   std::vector<uint16_t> line_keys, line_values;                // the own keys and values of a path, in its order
   TileShapes shapes;
 };
 
-// scores[key][query] = key . query for 16 keys that lie one behind the other.
-static inline void score_keys(Scratch& scratch, const uint16_t* keys, int64_t head_dim, float (*scores)[kQueries]) {
+// products[key][query] = key . query for 16 keys that lie one behind the other.
+static inline void multiply_keys(const uint16_t* queries, const uint16_t* keys, int64_t head_dim, float (*products)[16]) {
 #ifdef __AMX_BF16__
   _tile_zero(0);
   for (int64_t step = 0; step < head_dim / kStep; step++) {
     _tile_loadd(4, keys + step * kStep, head_dim * 2);
-    _tile_loadd(6, scratch.queries + step * kStep * kQueries, 64);
+    _tile_loadd(6, queries + step * kStep * kQueries, 64);
     _tile_dpbf16ps(0, 4, 6);
   }
-  _tile_stored(0, scores[0], kQueries * 4);
+  _tile_stored(0, products[0], kQueries * 4);
 #else
   for (int key = 0; key < 16; key++) {
     Floats total = {};
     for (int64_t pair = 0; pair < head_dim / 2; pair++) {
       uint32_t both;
       memcpy(&both, keys + key * head_dim + pair * 2, sizeof both);
-      const Bits query = *reinterpret_cast<const Bits*>(scratch.queries + pair * 2 * kQueries);
+      const Bits query = *reinterpret_cast<const Bits*>(queries + pair * 2 * kQueries);
       total += (Floats)(Bits{} + (both << 16)) * (Floats)(query << 16);
       total += (Floats)(Bits{} + (both & 0xffff0000u)) * (Floats)(query & 0xffff0000u);
     }
-    store(scores[key], total);
+    store(products[key], total);
   }
 #endif
+}
+
+// Turns a square of 16 x 16 numbers on its diagonal.
+static inline void transpose(const float (*from)[16], float (*to)[16]) {
+#ifdef __AVX512F__
+  __m512 rows[16], pairs[16];
+  for (int row = 0; row < 16; row++) rows[row] = _mm512_load_ps(from[row]);
+  for (int row = 0; row < 16; row += 2) {
+    pairs[row] = _mm512_unpacklo_ps(rows[row], rows[row + 1]);
+    pairs[row + 1] = _mm512_unpackhi_ps(rows[row], rows[row + 1]);
+  }
+  for (int row = 0; row < 16; row += 4)
+    for (int half = 0; half < 2; half++) {
+      const __m512d low = _mm512_castps_pd(pairs[row + half]), high = _mm512_castps_pd(pairs[row + 2 + half]);
+      rows[row + 2 * half] = _mm512_castpd_ps(_mm512_unpacklo_pd(low, high));
+      rows[row + 2 * half + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(low, high));
+    }
+  for (int row = 0; row < 4; row++) {
+    pairs[row] = _mm512_shuffle_f32x4(rows[row], rows[row + 4], 0x88);
+    pairs[row + 4] = _mm512_shuffle_f32x4(rows[row], rows[row + 4], 0xdd);
+    pairs[row + 8] = _mm512_shuffle_f32x4(rows[row + 8], rows[row + 12], 0x88);
+    pairs[row + 12] = _mm512_shuffle_f32x4(rows[row + 8], rows[row + 12], 0xdd);
+  }
+  for (int row = 0; row < 8; row++) {
+    _mm512_store_ps(to[row], _mm512_shuffle_f32x4(pairs[row], pairs[row + 8], 0x88));
+    _mm512_store_ps(to[row + 8], _mm512_shuffle_f32x4(pairs[row], pairs[row + 8], 0xdd));
+  }
+#else
+  for (int row = 0; row < 16; row++)
+    for (int column = 0; column < 16; column++) to[column][row] = from[row][column];
+#endif
+}
+
+// Scores of `count` keys (a multiple of 16) from `first` on, for the queries of `member` (a bit each).
+static void score_keys(Scratch& scratch, const uint16_t* keys, int64_t head_dim, int64_t first, int64_t count,
+                       int64_t num_queries, uint32_t member) {
+  alignas(64) float products[16][16], turned[16][16];
+  for (int64_t key = 0; key < count; key += 16) {
+    multiply_keys(scratch.queries, keys + key * head_dim, head_dim, products);
+    transpose(products, turned);
+    for (int64_t query = 0; query < num_queries; query++)
+      if (member >> query & 1) store(scratch.scores[query] + first + key, load(turned[query]));
+  }
 }
 
 // Two rows of 16 numbers become pairs: [16][2].
@@ -184,7 +228,7 @@ static void copy_line(std::vector<uint16_t>& to, const uint16_t* from, const Pas
 // The paths of an item, each once, with the queries that are on it.
 struct Lines {
   int32_t line[kQueries];
-  Ints member[kQueries];
+  uint32_t member[kQueries];
   int count = 0;
 };
 
@@ -194,41 +238,62 @@ static Lines lines_of(const Pass& pass, const Item& item, const Heads& heads) {
     const int32_t line = pass.lines[item.segment->start + (item.first_query + query) / heads.group()];
     int index = 0;
     while (index < lines.count && lines.line[index] != line) index++;
-    if (index == lines.count) lines.line[lines.count] = line, lines.member[lines.count++] = Ints{};
-    lines.member[index][query] = -1;
+    if (index == lines.count) lines.line[lines.count] = line, lines.member[lines.count++] = 0;
+    lines.member[index] |= 1u << query;
   }
   return lines;
 }
 
-// Weights of a block: 2^(scores - top), summed, rounded and turned to [query][key]. Lanes that are no members get zeros.
-static void weigh_block(Scratch& scratch, const float (*scores)[kQueries], Floats top, Ints member, Floats& total) {
-  alignas(64) uint32_t pairs[16][kQueries];
-  for (int pair = 0; pair < 16; pair++) {
-    const Floats even = select(member, exp2(load(scores[2 * pair]) - top), Floats{});
-    const Floats odd = select(member, exp2(load(scores[2 * pair + 1]) - top), Floats{});
-    total += even;
-    total += odd;
-    *reinterpret_cast<Bits*>(pairs[pair]) = bfloat16_bits(even) | (bfloat16_bits(odd) << 16);
+// Scores of one query become weights 2^(score * scale - top), for `count` keys from position `first` on; gives the
+// largest score and the sum of the weights. Keys behind `position` weigh nothing.
+static void weigh(float* scores, int64_t first, int64_t count, int64_t position, float scale, float* top, float* total) {
+  const Ints lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  const Floats nothing = all(-__builtin_inff());
+  Floats largest = nothing;
+  for (int64_t key = 0; key < count; key += kLanes) {
+    const Floats score = select(lane + int32_t(first + key) <= int32_t(position), load(scores + key) * scale, nothing);
+    store(scores + key, score);
+    largest = select((Ints)(score > largest) | (Ints)(score != score), score, largest);
   }
-  uint32_t(*turned)[16] = reinterpret_cast<uint32_t(*)[16]>(scratch.weights);
-  for (int query = 0; query < kQueries; query++)
-    for (int pair = 0; pair < 16; pair++) turned[query][pair] = pairs[pair][query];
+  *top = largest[0];
+  for (int index = 1; index < kLanes; index++)
+    if (largest[index] > *top || largest[index] != largest[index]) *top = largest[index];
+  const float reference = *top == -__builtin_inff() ? 0.0f : *top;  // a query that sees nothing here weighs nothing
+  Floats sums = {};
+  for (int64_t key = 0; key < count; key += kLanes) {
+    const Floats weight = exp2(load(scores + key) - reference);
+    store(scores + key, weight);
+    sums += weight;
+  }
+  *total = sum(sums);
+}
+
+// The weights of a block of 32 keys as rows of a product; those of queries that are no members stay out.
+static inline void lay_out_weights(Scratch& scratch, int64_t key, int64_t num_queries, uint32_t member) {
+  for (int64_t query = 0; query < num_queries; query++) {
+    uint16_t* to = scratch.weights + query * kBlock;
+    if (member >> query & 1) {
+      to_bfloat16(to, load(scratch.scores[query] + key));
+      to_bfloat16(to + kLanes, load(scratch.scores[query] + key + kLanes));
+    } else {
+      memset(to, 0, kBlock * 2);
+    }
+  }
 }
 
 // One item: `result` takes [16][head dim] weighted values, then 16 maxima, then 16 sums.
 static void attend(Scratch& scratch, const Pass& pass, const Heads& heads, const Item& item, int64_t layer,
                    const uint16_t* queries, float scale, float* result) {
   const Segment& segment = *item.segment;
-  const int64_t head_dim = heads.head_dim, span = item.span * kSpan;
+  const int64_t head_dim = heads.head_dim, span = item.span * kSpan, num_queries = item.num_queries;
   const uint16_t* keys = held(segment, heads, layer, 0, item.head);
   const uint16_t* values = held(segment, heads, layer, 1, item.head);
 #ifdef __AMX_BF16__
   scratch.shapes.set(16, 0);
 #endif
   lay_out_queries(scratch, queries, item, heads);
-  Ints position = Ints{} - 1;
-  int64_t last = 0;
-  for (int64_t query = 0; query < item.num_queries; query++) {
+  int64_t position[kQueries], last = 0;
+  for (int64_t query = 0; query < num_queries; query++) {
     position[query] = pass.positions[segment.start + (item.first_query + query) / heads.group()];
     last = position[query] > last ? position[query] : last;
   }
@@ -238,42 +303,27 @@ static void attend(Scratch& scratch, const Pass& pass, const Heads& heads, const
   // up to here all rows read the slot as it lies; from here on the nodes of a tree read copies of their paths
   int64_t fork = has_nodes ? (segment.num_cached + segment.num_chain) / kBlock * kBlock : end;
   fork = fork < span ? span : fork > end ? end : fork;
-
-  Floats top = all(-__builtin_inff());
-  const auto mask_and_raise = [&](float (*scores)[kQueries], int64_t first, int64_t count) {
-    for (int64_t key = 0; key < count; key++) {
-      const Floats score = select(Ints{} + int32_t(first + key) <= position, load(scores[key]) * scale, all(-__builtin_inff()));
-      store(scores[key], score);
-      top = select((Ints)(score > top) | (Ints)(score != score), score, top);
-    }
-  };
   const auto in_blocks = [](int64_t count) { return (count + kBlock - 1) / kBlock * kBlock; };
   const int64_t shared = in_blocks(fork - span), own = in_blocks(end - fork);
-  for (int64_t key = 0; key < shared; key += 16) score_keys(scratch, keys + (span + key) * head_dim, head_dim, scratch.scores + key);
-  mask_and_raise(scratch.scores, span, shared);
-  for (int index = 0; own > 0 && index < lines.count; index++) {  // into the lanes of the path's own queries
+  constexpr uint32_t kAll = ~0u;
+
+  score_keys(scratch, keys + span * head_dim, head_dim, 0, shared, num_queries, kAll);
+  for (int index = 0; own > 0 && index < lines.count; index++) {
     const uint16_t* from = keys + fork * head_dim;
     if (lines.line[index] >= 0) {
       copy_line(scratch.line_keys, keys, pass, segment, lines.line[index], fork, fork + own, head_dim);
       from = scratch.line_keys.data();
     }
-    for (int64_t key = 0; key < own; key += 16) {
-      score_keys(scratch, from + key * head_dim, head_dim, scratch.part);
-      for (int row = 0; row < 16; row++) {
-        float* to = scratch.scores[shared + key + row];
-        store(to, select(lines.member[index], load(scratch.part[row]), index ? load(to) : Floats{}));
-      }
-    }
+    score_keys(scratch, from, head_dim, shared, own, num_queries, lines.member[index]);
   }
-  if (own > 0) mask_and_raise(scratch.scores + shared, fork, own);
-
-  // a query that sees nothing of this span gets weights of zero
-  const Floats reference = select(top == -__builtin_inff(), Floats{}, top);
-  Floats total = {};
-  for (int64_t query = 0; query < kQueries; query++) memset(scratch.sums[query], 0, size_t(head_dim) * 4);
+  float* tops = result + kQueries * head_dim;
+  for (int64_t query = 0; query < num_queries; query++) {
+    weigh(scratch.scores[query], span, shared + own, position[query], scale, tops + query, tops + kQueries + query);
+    memset(scratch.sums[query], 0, size_t(head_dim) * 4);
+  }
   for (int64_t key = 0; key < shared; key += kBlock) {
-    weigh_block(scratch, scratch.scores + key, reference, Ints{} - 1, total);
-    add_values(scratch, values + (span + key) * head_dim, head_dim, item.num_queries);
+    lay_out_weights(scratch, key, num_queries, kAll);
+    add_values(scratch, values + (span + key) * head_dim, head_dim, num_queries);
   }
   for (int index = 0; own > 0 && index < lines.count; index++) {
     const uint16_t* from = values + fork * head_dim;
@@ -282,13 +332,12 @@ static void attend(Scratch& scratch, const Pass& pass, const Heads& heads, const
       from = scratch.line_values.data();
     }
     for (int64_t key = 0; key < own; key += kBlock) {
-      weigh_block(scratch, scratch.scores + shared + key, reference, lines.member[index], total);
-      add_values(scratch, from + key * head_dim, head_dim, item.num_queries);
+      lay_out_weights(scratch, shared + key, num_queries, lines.member[index]);
+      add_values(scratch, from + key * head_dim, head_dim, num_queries);
     }
   }
-  for (int64_t query = 0; query < kQueries; query++) memcpy(result + query * head_dim, scratch.sums[query], size_t(head_dim) * 4);
-  store(result + kQueries * head_dim, top);
-  store(result + kQueries * head_dim + kQueries, total);
+  for (int64_t query = 0; query < num_queries; query++)
+    memcpy(result + query * head_dim, scratch.sums[query], size_t(head_dim) * 4);
 }
 
 // The spans of one query, put together in order.

@@ -56,7 +56,7 @@ class NativeStack:
 
     @property
     def weights(self) -> str:
-        """ "blocks" where most matrices are as their file has them, otherwise "bfloat16"."""
+        """How most weights are held: "blocks" as the file has them, or "bfloat16"."""
         in_blocks = sum(matrix.nbytes for layer in self.layers for matrix in layer.matrices if matrix.structure.kind)
         return "blocks" if 2 * in_blocks > sum(layer.nbytes for layer in self.layers) else "bfloat16"
 
