@@ -8,10 +8,20 @@ import pytest
 import torch
 
 import outrider.core.coins
+import outrider.core.growth
+import outrider.core.leaves
 import outrider.core.process
 import outrider.core.verify
+import outrider.core.walks
 
-MODULES = (outrider.core.coins, outrider.core.process, outrider.core.verify)
+MODULES = (
+    outrider.core.coins,
+    outrider.core.growth,
+    outrider.core.leaves,
+    outrider.core.process,
+    outrider.core.verify,
+    outrider.core.walks,
+)
 
 
 @pytest.fixture(params=["numpy", "torch"])

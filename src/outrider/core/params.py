@@ -21,10 +21,18 @@ GREEDY_TEMPERATURE = 1e-5
 
 
 class Rule(enum.Enum):
-    """How the target judges a proposal. Both rules keep the target's law."""
+    """How the target judges a proposal. All but TYPICAL keep the target's law; TYPICAL is never chosen unasked."""
 
     MATCH = "match"
     TOKEN = "token"
+    BLOCK = "block"
+    TRAVERSAL = "traversal"
+    TYPICAL = "typical"
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether what is emitted has the target's law."""
+        return self is not Rule.TYPICAL
 
 
 class Draw(enum.IntEnum):
@@ -201,6 +209,21 @@ class SamplingParams:
         return self.temperature < GREEDY_TEMPERATURE
 
 
+def _read_tree(tree: object) -> tuple[int, int] | None:
+    """Width and nodes of a tree, from a pair of numbers or a text such as "3x16"."""
+    if tree is None:
+        return None
+    parts: object = tree
+    if isinstance(tree, str):
+        words = tree.lower().split("x")
+        parts = tuple(int(word) for word in words) if all(word.strip().isdecimal() for word in words) else ()
+    is_pair = isinstance(parts, list | tuple) and len(parts) == 2 and all(map(is_whole_number, parts))
+    remedy = "give width x nodes with 1 <= width <= nodes, such as 3x16, or leave it out for a chain"
+    _require(is_pair and isinstance(parts, list | tuple) and 1 <= parts[0] <= parts[1], "tree", tree, remedy)
+    width, nodes = parts  # type: ignore[misc]  # a pair, as was just checked
+    return int(width), int(nodes)
+
+
 @dataclass(frozen=True, slots=True)
 class Speculation:
     """What a request may ask of speculation; the engine's own settings fill what is None.
@@ -209,6 +232,7 @@ class Speculation:
         rule: how proposals are judged.
         drafters: names of the drafters that may serve the request; None for all that the engine has.
         length: draft tokens a step at most (the depth of the tree).
+        tree: (children of a node at most, nodes of a step at most), or a text such as "3x16"; None for a chain.
         draw: how a model drafter draws; None follows the rule.
         off: decode plainly.
     """
@@ -216,6 +240,7 @@ class Speculation:
     rule: Rule = Rule.MATCH
     drafters: tuple[str, ...] | None = None
     length: int | None = None
+    tree: tuple[int, int] | None = None
     draw: Draw | None = None
     off: bool = False
 
@@ -238,5 +263,6 @@ class Speculation:
         )
         if names is not None:
             object.__setattr__(self, "drafters", tuple(names))
+        object.__setattr__(self, "tree", _read_tree(self.tree))
         draws = ", ".join(draw.name for draw in Draw)
         _require(self.draw is None or isinstance(self.draw, Draw), "draw", self.draw, f"choose one of {draws}")

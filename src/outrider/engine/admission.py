@@ -5,17 +5,12 @@ Invariant: a request that passes can be served to its end by this engine, or fai
 
 from collections.abc import Sequence
 
-from outrider.core.params import Draw, Rule, SamplingParams, Speculation
+from outrider.core.fit import FITTING_DRAWS
+from outrider.core.params import Rule, SamplingParams, Speculation
 from outrider.drafters.ensemble import Ensemble
 from outrider.errors import InvalidRequestError, PromptTooLongError, UnsupportedError
 
 __all__ = ["check_prompt", "check_sampling", "check_speculation"]
-
-_FITTING_DRAWS = {
-    Rule.MATCH: frozenset(Draw),
-    Rule.TOKEN: frozenset({Draw.DETERMINISTIC, Draw.IID, Draw.WITHOUT_REPLACEMENT, Draw.TOP_PLUS_SAMPLE}),
-}
-
 
 def check_prompt(prompt: Sequence[int], vocab_size: int, context_length: int) -> None:
     """Refuse a prompt that the target cannot read.
@@ -47,11 +42,11 @@ def check_sampling(params: SamplingParams, has_text: bool) -> None:
 
 
 def check_speculation(speculation: Speculation, drafters: Ensemble) -> None:
-    """Refuse drafters that the engine does not have, and draws that a rule cannot judge or a drafter cannot make.
+    """Refuse drafters that the engine does not have, and shapes and draws that do not go together with the rule.
 
     Raises:
         InvalidRequestError: an unknown drafter.
-        UnsupportedError: the draw does not fit.
+        UnsupportedError: the rule cannot judge the tree or the draw, or a drafter cannot draw so.
     """
     names = drafters.names if speculation.drafters is None else speculation.drafters
     unknown = [name for name in names if name not in drafters.names]
@@ -59,9 +54,14 @@ def check_speculation(speculation: Speculation, drafters: Ensemble) -> None:
         has = ", ".join(drafters.names) or "none"
         raise InvalidRequestError(f"drafter {unknown[0]!r} is not loaded; this engine has: {has}.")
     draw, rule = speculation.draw, speculation.rule
+    if rule is Rule.BLOCK and speculation.tree is not None and speculation.tree[0] > 1:
+        width, nodes = speculation.tree
+        raise UnsupportedError(
+            f"tree {width}x{nodes} does not fit rule BLOCK, which judges chains; leave tree out or choose TRAVERSAL."
+        )
     if draw is None:
         return
-    takers = {f"rule {rule.name}": _FITTING_DRAWS[rule]} | {f"drafter {name}": drafters.draws(name) for name in names}
+    takers = {f"rule {rule.name}": FITTING_DRAWS[rule]} | {f"drafter {name}": drafters.draws(name) for name in names}
     for taker, fitting in takers.items():
         if draw not in fitting:
             known = ", ".join(sorted(fit.name for fit in fitting))
