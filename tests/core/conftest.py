@@ -27,8 +27,16 @@ MODULES = (
 @pytest.fixture(params=["numpy", "torch"])
 def make(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], Any]:
     """Makes an array of either kind; for torch the shortcut through NumPy is switched off, as on a GPU."""
-    if request.param == "numpy":
-        return np.asarray
+    return np.asarray if request.param == "numpy" else _without_shortcut(monkeypatch)
+
+
+@pytest.fixture
+def make_tensor(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], Any]:
+    """Makes a tensor; the shortcut through NumPy is switched off, as on a GPU."""
+    return _without_shortcut(monkeypatch)
+
+
+def _without_shortcut(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], Any]:
     for module in MODULES:
         monkeypatch.setattr(module, "host_view", lambda array: array)
     return torch.as_tensor

@@ -8,7 +8,7 @@ nodes that were not drawn by chance, or whose rule does not ask how they were dr
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from outrider.core.arrays import host_view, smallest, to_numpy, topk_values, with_values
+from outrider.core.arrays import host_view, like, smallest, to_numpy, topk_values, with_values
 from outrider.core.coins import DraftCoins
 from outrider.core.params import Draw
 
@@ -79,7 +79,7 @@ def _top_plus_sample(coins: DraftCoins, law: Any, place: Place, count: int) -> D
         mass = float(rest.sum())
         if not mass > 0:
             return Drawn(top, [Draw.DETERMINISTIC] * len(top), None)
-        rest = rest / mass
+        rest = like(rest / mass, law)
     sampled = coins.independent(rest, place.parent, 0)
     return Drawn([*top, sampled], [Draw.TOP_PLUS_SAMPLE] * (len(top) + 1), rest)
 
