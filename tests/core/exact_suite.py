@@ -1,4 +1,4 @@
-"""The checks that prove the rules: each gives the largest difference from the target's law, over every fall of every coin.
+"""The checks that prove the rules: each gives the largest difference from the target's law over all falls of all coins.
 
 A check takes a design (`analysis.faults`): the shipped one has to give nothing but rounding, each biased one has to be
 seen by some check. One pass is the shipped code throughout: drafting (the draft model itself, or its steps on toy
@@ -8,6 +8,7 @@ laws), trimming for a policy that would like to cut unlikely nodes, judging.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
@@ -79,7 +80,11 @@ class Check:
 
 
 def _toy_checks(rule: Rule, draw: Draw) -> list[Check]:
-    chains = [Check(rule, draw, 4, (1, 1, 1)), Check(rule, draw, 2, (1,)), Check(rule, draw, 3, (1, 1), params=PROCESSED)]
+    chains = [
+        Check(rule, draw, 4, (1, 1, 1)),
+        Check(rule, draw, 2, (1,)),
+        Check(rule, draw, 3, (1, 1), params=PROCESSED),
+    ]
     if rule is Rule.BLOCK:
         return [*chains, Check(rule, draw, 5, (1, 1, 1, 1), vocab_size=2), Check(rule, draw, 3, (1, 1), passes=2)]
     trees = [Check(rule, draw, len(widths) + 1, widths) for widths in [(2,), (3,), (2, 1), (1, 2), (2, 2)]]
@@ -94,9 +99,7 @@ def _model_checks(rule: Rule, draw: Draw) -> list[Check]:
     return [chain, Check(rule, draw, 3, plan=(4, 2, 2)), Check(rule, draw, 3, plan=(3, 2, 2), params=PROCESSED)]
 
 
-CHECKS = {
-    str(check): check for rule, draw in FITS for check in (*_toy_checks(rule, draw), *_model_checks(rule, draw))
-}
+CHECKS = {str(check): check for rule, draw in FITS for check in (*_toy_checks(rule, draw), *_model_checks(rule, draw))}
 
 
 class _Wide:
@@ -113,8 +116,8 @@ class _Wide:
         for segment in inputs.segments:
             tokens.write(segment.slot, segment.num_cached, inputs.token_ids[segment.start :][: segment.num_rows])
             stored, parents = tokens.tokens(segment.slot), segment.parents
-            count = 0 if parents is None else len(parents)
-            base = len(stored) - count
+            num_nodes = 0 if parents is None else len(parents)
+            base = len(stored) - num_nodes
             for row in range(segment.num_rows):
                 place = segment.num_cached + row
                 ids = [*range(min(place + 1, base))] if parents is not None else [*range(place + 1)]
@@ -128,7 +131,9 @@ class _Wide:
 def _drafted(check: Check, coins: Any, drafter: Toy, text: Text, fault: Fault) -> Proposal:
     """What the draft model itself proposes after a text."""
     nodes, depth, width = check.plan or (0, 0, 0)
-    model = DraftModel(_Wide(Toy(drafter.seed, drafter.vocab_size, drafter.processor.params)), drafter.vocab_size, steps=fault.steps)
+    model = DraftModel(
+        _Wide(Toy(drafter.seed, drafter.vocab_size, drafter.processor.params)), drafter.vocab_size, steps=fault.steps
+    )
     model.load()
     model.begin("r", [*PROMPT, *text])
     context = DraftContext(
@@ -160,7 +165,9 @@ def _view(check: Check) -> RequestView:
     return RequestView("r", check.rule, ("toy",), None, len(PROMPT), 0, 99)
 
 
-def run_check(check: Check, fault: Fault, make: Callable[[Any], Any] = np.asarray, seeds: tuple[int, int] = (21, 22)) -> float:
+def run_check(
+    check: Check, fault: Fault, make: Callable[[Any], Any] = np.asarray, seeds: tuple[int, int] = (21, 22)
+) -> float:
     """The largest difference from plain decoding over all texts; infinite where a coin is asked for twice."""
     ends = (check.vocab_size - 1,) if check.params is PROCESSED else ()
 
@@ -169,32 +176,32 @@ def run_check(check: Check, fault: Fault, make: Callable[[Any], Any] = np.asarra
         target = Toy(seeds[0], check.vocab_size, check.params, committed=text, end_ids=ends, make=make)
         return target, Toy(seeds[1], check.vocab_size, check.params, committed=text, end_ids=ends, make=make)
 
+    def one_pass(coins: Any, text: Text, turn: int) -> Text:
+        coins.round = turn
+        target, drafter = toys(text)
+        if check.plan is None:
+            proposal = draft_tree(coins, drafter, check.widths, check.draw, fault.steps)
+        else:
+            proposal = _drafted(check, coins, drafter, text, fault)
+        proposal = trim(proposal, _admitted(proposal), _view(check), fault.steps)
+        laws, start = TreeLaws(target, [proposal]), [len(PROMPT) + len(text)]
+        (result,) = verify([check.rule], laws, [proposal], coins, start, fault.steps)
+        return emitted(proposal, result)
+
     def decode(coins: Any) -> Text:
         text: Text = ()
         for number in range(check.passes):
-            tries = iter(range(100))
-            start = text
-
-            def judge() -> Text:
-                coins.round = fault.round_of(number) + 100 * next(tries)
-                target, drafter = toys(start)
-                if check.plan is None:
-                    proposal = draft_tree(coins, drafter, check.widths, check.draw, fault.steps)
-                else:
-                    proposal = _drafted(check, coins, drafter, start, fault)
-                proposal = trim(proposal, _admitted(proposal), _view(check), fault.steps)
-                laws = TreeLaws(target, [proposal])
-                (result,) = verify([check.rule], laws, [proposal], coins, [len(PROMPT) + len(start)], fault.steps)
-                return emitted(proposal, result)
-
-            text += fault.emit(judge)
+            turns = count(fault.round_of(number), 100)
+            text += fault.emit(lambda text=text, turns=turns: one_pass(coins, text, next(turns)))
         return text
 
     plain, _ = toys(())
     try:
         outcomes = enumerate_law(decode)
     except ValueError as error:
-        assert "twice" in str(error), error
+        if "twice" not in str(error):
+            raise
         return float("inf")
-    return largest_difference(complete(outcomes, plain.numpy_law, check.length), text_law(plain.numpy_law, check.length))
-
+    return largest_difference(
+        complete(outcomes, plain.numpy_law, check.length), text_law(plain.numpy_law, check.length)
+    )

@@ -12,8 +12,9 @@ from outrider.analysis.faults import FAULTS, HONEST
 from outrider.core.params import Draw, Rule
 from outrider.core.steps import STEPS, Steps
 
-
-CHEAP_FIRST = sorted(CHECKS.values(), key=lambda check: (check.passes, np.prod(check.plan or check.widths), check.length))
+CHEAP_FIRST = sorted(
+    CHECKS.values(), key=lambda check: (check.passes, np.prod(check.plan or check.widths), check.length)
+)
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name.replace(" ", "-"))
@@ -36,7 +37,9 @@ def test_names_are_different_and_every_part_has_a_fault():
     assert len({fault.name for fault in FAULTS}) == len(FAULTS)
     assert {fault.where for fault in FAULTS} == {"verify", "drafter", "trim", "pass", "coins"}
     unneeded = {"typical_threshold"}  # TYPICAL is not exact to begin with
-    touched = {f.name for fault in FAULTS for f in fields(Steps) if getattr(fault.steps, f.name) is not getattr(STEPS, f.name)}
+    touched = {
+        f.name for fault in FAULTS for f in fields(Steps) if getattr(fault.steps, f.name) is not getattr(STEPS, f.name)
+    }
     assert touched == {f.name for f in fields(Steps)} - unneeded
 
 

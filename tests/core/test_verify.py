@@ -17,7 +17,6 @@ from outrider.core.types import Proposal
 from outrider.core.verify import verify
 from strategies import proposals
 
-
 EXACT = [rule for rule in Rule if rule.is_exact]
 
 

@@ -81,12 +81,15 @@ def test_all_rules_keep_the_law_for_any_deterministic_tree(proposal, seed, rule)
 
 
 @pytest.mark.parametrize(
-    ("widths", "rules"), [((2, 2), [Rule.MATCH, Rule.TOKEN, Rule.TRAVERSAL]), ((1, 1, 1), [Rule.MATCH, Rule.TOKEN, Rule.BLOCK])]
+    ("widths", "rules"),
+    [((2, 2), [Rule.MATCH, Rule.TOKEN, Rule.TRAVERSAL]), ((1, 1, 1), [Rule.MATCH, Rule.TOKEN, Rule.BLOCK])],
 )
 def test_all_rules_emit_one_law_for_deterministic_drafts(widths, rules):
     """For drafts without chance MATCH is optimal, so the others can only equal it."""
     target, drafter = Toy(9), Toy(10)
-    laws = [round_law(target, lambda coins: draft_tree(coins, drafter, widths, Draw.DETERMINISTIC), rule) for rule in rules]
+    laws = [
+        round_law(target, lambda coins: draft_tree(coins, drafter, widths, Draw.DETERMINISTIC), rule) for rule in rules
+    ]
     for other in laws[1:]:
         assert largest_difference(laws[0], other) < 1e-14
 

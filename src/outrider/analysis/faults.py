@@ -208,7 +208,9 @@ FAULTS: tuple[Fault, ...] = (
     Fault("accepted where it is typical", "verify", "arXiv 2401.10774", Steps(acceptance=_typical)),
     Fault("correction drawn from p", "verify", "openvinotoolkit/openvino.genai#4190", Steps(residual=_keeps_target)),
     Fault("correction may be the refused token", "verify", "arXiv 2211.17192", Steps(residual=_keeps_refused_token)),
-    Fault("i.i.d. siblings judged as drawn without replacement", "verify", "2402.12374", Steps(removal=_removes_always)),
+    Fault(
+        "i.i.d. siblings judged as drawn without replacement", "verify", "2402.12374", Steps(removal=_removes_always)
+    ),
     Fault("siblings without replacement judged as i.i.d.", "verify", "2305.09781", Steps(removal=_removes_never)),
     Fault("siblings tried in another order", "verify", "arXiv 2402.12374", Steps(sibling_order=_reversed_siblings)),
     Fault(
@@ -221,10 +223,27 @@ FAULTS: tuple[Fault, ...] = (
     Fault("the target is sampled for each path", "verify", "arXiv 2401.10774, code", Steps(sample=_sample_per_path)),
     Fault("path weights not capped", "verify", "arXiv 2601.05724, code", Steps(weight=_uncapped)),
     Fault("chance of a path is its weight", "verify", "arXiv 2403.10444", Steps(block_chance=_chance_of_the_weight)),
-    Fault("block rule stops at the first failure", "verify", "vllm-ascend#11985", Steps(block_length=_stops_at_first_failure)),
-    Fault("block rule draws the token rule's correction", "verify", "vllm-ascend#7808", Steps(block_residual=_token_residual)),
-    Fault("law reported is not the law drawn from", "drafter", "huggingface/transformers#47932", Steps(draw_children=_sharpened)),
-    Fault("children sorted before they are judged", "drafter", "arXiv 2402.12374", Steps(draw_children=_sorted_children)),
+    Fault(
+        "block rule stops at the first failure",
+        "verify",
+        "vllm-ascend#11985",
+        Steps(block_length=_stops_at_first_failure),
+    ),
+    Fault(
+        "block rule draws the token rule's correction",
+        "verify",
+        "vllm-ascend#7808",
+        Steps(block_residual=_token_residual),
+    ),
+    Fault(
+        "law reported is not the law drawn from",
+        "drafter",
+        "huggingface/transformers#47932",
+        Steps(draw_children=_sharpened),
+    ),
+    Fault(
+        "children sorted before they are judged", "drafter", "arXiv 2402.12374", Steps(draw_children=_sorted_children)
+    ),
     Fault("unlikely tokens dropped after the draw", "drafter", "arXiv 2302.01318", Steps(survivors=_drops_unlikely)),
     Fault("a sampled tree is ranked and cut", "drafter", "arXiv 2406.16858, sampled", Steps(survivors=_keeps_the_best)),
     Fault("length chosen in retrospect", "drafter", "arXiv 2607.05147, appendix A", Steps(survivors=_in_retrospect)),

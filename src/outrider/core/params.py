@@ -213,15 +213,14 @@ def _read_tree(tree: object) -> tuple[int, int] | None:
     """Width and nodes of a tree, from a pair of numbers or a text such as "3x16"."""
     if tree is None:
         return None
-    parts: object = tree
+    parts: list[object] = list(tree) if isinstance(tree, list | tuple) else []
     if isinstance(tree, str):
         words = tree.lower().split("x")
-        parts = tuple(int(word) for word in words) if all(word.strip().isdecimal() for word in words) else ()
-    is_pair = isinstance(parts, list | tuple) and len(parts) == 2 and all(map(is_whole_number, parts))
+        parts = [int(word) for word in words] if all(word.strip().isdecimal() for word in words) else []
+    sizes = [int(part) for part in parts if isinstance(part, int | np.integer) and is_whole_number(part)]
     remedy = "give width x nodes with 1 <= width <= nodes, such as 3x16, or leave it out for a chain"
-    _require(is_pair and isinstance(parts, list | tuple) and 1 <= parts[0] <= parts[1], "tree", tree, remedy)
-    width, nodes = parts  # type: ignore[misc]  # a pair, as was just checked
-    return int(width), int(nodes)
+    _require(len(parts) == len(sizes) == 2 and 1 <= sizes[0] <= sizes[1], "tree", tree, remedy)
+    return sizes[0], sizes[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,9 +239,14 @@ class Speculation:
     rule: Rule = Rule.MATCH
     drafters: tuple[str, ...] | None = None
     length: int | None = None
-    tree: tuple[int, int] | None = None
+    tree: tuple[int, int] | str | None = None
     draw: Draw | None = None
     off: bool = False
+
+    @property
+    def shape(self) -> tuple[int, int] | None:
+        """Width and nodes of a tree as numbers; None for a chain."""
+        return None if self.tree is None or isinstance(self.tree, str) else self.tree
 
     def __post_init__(self) -> None:
         """Refuse values that no request could mean."""

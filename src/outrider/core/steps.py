@@ -57,7 +57,9 @@ def sibling_order(draws: Sequence[Draw]) -> list[tuple[int, Draw]]:
     sampled = [number for number, draw in enumerate(kinds) if draw != Draw.DETERMINISTIC]
     names = sorted({Draw(kinds[number]).name for number in sampled})
     if Draw.SHARED_NOISE in kinds:
-        raise ValueError("no law-exact rule can judge SHARED_NOISE nodes: their noise is not independent of the target's")
+        raise ValueError(
+            "no law-exact rule can judge SHARED_NOISE nodes: their noise is not independent of the target's"
+        )
     if len(names) > 1:
         raise ValueError(f"siblings were drawn in several ways, {' and '.join(names)}; one is allowed")
     plain = [number for number, draw in enumerate(kinds) if draw == Draw.DETERMINISTIC]

@@ -87,7 +87,9 @@ def verify(
 
 def _match(walks: list[Walk], law: Any, coins: Coins, steps: Steps) -> None:
     """Sample the target's token at each walk's node and go to the child that equals it."""
-    for walk, token in zip(walks, steps.sample(coins, law, at_nodes(walks), [walk.below for walk in walks]).tolist(), strict=True):
+    for walk, token in zip(
+        walks, steps.sample(coins, law, at_nodes(walks), [walk.below for walk in walks]).tolist(), strict=True
+    ):
         child = steps.match_child(walk.tokens(), token)
         if child is None:
             walk.end(token)

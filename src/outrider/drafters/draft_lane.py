@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from outrider.core.arrays import host_view
+from outrider.core.arrays import host_view, namespace
 from outrider.core.growth import Place, allot, rank_values
 from outrider.core.params import Draw
 from outrider.core.process import PathState, Processor
@@ -86,7 +86,7 @@ class Lane:
 
     @property
     def processor(self) -> Processor:
-        """The chain that ranks and draws: uncut where several most probable tokens are wanted, else the request's own."""
+        """The chain that ranks and draws: uncut where several best tokens are wanted, else the request's own."""
         own = self.context.processor
         return own.uncut() if self.draw is Draw.DETERMINISTIC and self.width > 1 else own
 
@@ -128,7 +128,9 @@ class Lane:
         """For each node of the frontier the estimated values of the children that it gets."""
         nodes = [self.node(number) for number in self.frontier]
         width = min(self.width, self.budget)
-        ranked = [[n.value * value for value in _ranked(law, width, self.draw)] for n, law in zip(nodes, laws, strict=True)]
+        ranked = [
+            [n.value * value for value in _ranked(law, width, self.draw)] for n, law in zip(nodes, laws, strict=True)
+        ]
         if self.draw in FREE_DRAWS:
             return ranked
         levels = self.max_depth - nodes[0].depth
@@ -198,6 +200,4 @@ def _ranked(law: Any, width: int, draw: Draw) -> list[float]:
 
 
 def _stacked(laws: Sequence[Any]) -> Any:
-    from array_api_compat import array_namespace
-
-    return array_namespace(*laws).stack(list(laws))
+    return namespace(*laws).stack(list(laws))

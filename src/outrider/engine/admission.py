@@ -12,6 +12,7 @@ from outrider.errors import InvalidRequestError, PromptTooLongError, Unsupported
 
 __all__ = ["check_prompt", "check_sampling", "check_speculation"]
 
+
 def check_prompt(prompt: Sequence[int], vocab_size: int, context_length: int) -> None:
     """Refuse a prompt that the target cannot read.
 
@@ -54,8 +55,8 @@ def check_speculation(speculation: Speculation, drafters: Ensemble) -> None:
         has = ", ".join(drafters.names) or "none"
         raise InvalidRequestError(f"drafter {unknown[0]!r} is not loaded; this engine has: {has}.")
     draw, rule = speculation.draw, speculation.rule
-    if rule is Rule.BLOCK and speculation.tree is not None and speculation.tree[0] > 1:
-        width, nodes = speculation.tree
+    if rule is Rule.BLOCK and speculation.shape is not None and speculation.shape[0] > 1:
+        width, nodes = speculation.shape
         raise UnsupportedError(
             f"tree {width}x{nodes} does not fit rule BLOCK, which judges chains; leave tree out or choose TRAVERSAL."
         )

@@ -32,8 +32,8 @@ class Segment:
         num_rows: rows of the segment, tree nodes included.
         num_cached: rows of the slot that were cached before this pass.
         parents: [n] parents of the last n rows of the slot as node numbers, -1 = the row before the first node; parents
-            come first. The first of them may have been cached by earlier passes, so that a tree can grow level by level.
-            None where every row follows the row before it (prompt chunks, single tokens and chains).
+            come first. Earlier passes may have cached the first of them, so that a tree can grow level by level. None
+            where every row follows the row before it (prompt chunks, single tokens and chains).
     """
 
     slot: int
