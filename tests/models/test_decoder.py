@@ -100,14 +100,14 @@ def run_chunks(decoder: Decoder, tokens: np.ndarray, sizes: list[int], cache=Non
     return torch.cat(logits)
 
 
-@pytest.mark.parametrize("packed", [True, False], ids=["packed", "dense"])
+@pytest.mark.parametrize("kernels", ["packed", "dense"])
 @pytest.mark.parametrize("name", CONFIGS)
-def test_logits_and_hidden_states_are_those_of_transformers(name, packed):
+def test_logits_and_hidden_states_are_those_of_transformers(name, kernels):
     config = CONFIGS[name]
     tokens = np.random.default_rng(0).integers(0, config.vocab_size, 150)
     with torch.no_grad():
         expected = reference(config, seed=3)(torch.from_numpy(tokens)[None], output_hidden_states=True)
-    decoder = Decoder(config, random_source(config, 3), dtype=torch.float32, packed=packed)
+    decoder = Decoder(config, random_source(config, 3), dtype=torch.float32, kernels=kernels)
     assert (run_chunks(decoder, tokens, [150]) - expected.logits[0]).abs().max() < 1e-4
     assert (run_chunks(decoder, tokens, [1, 7, 40, 99, 3]) - expected.logits[0]).abs().max() < 1e-4
     cache = decoder.make_cache()

@@ -111,6 +111,10 @@ class KVCache:
         keys, values = self._layers[slot][layer]
         return keys[None, :, :num_keys], values[None, :, :num_keys]
 
+    def tensor(self, slot: int) -> torch.Tensor:
+        """[layers, 2, kv heads, capacity, head dim] the slot's tensor as it is until the slot grows."""
+        return self._tensors[slot]
+
     def read(self, layer: int, slot: int, num_keys: int) -> torch.Tensor:
         """[2, kv heads, num_keys, head dim] a view of a layer's first keys and values; padding behind `length`."""
         return self._tensors[slot][layer, :, :, :num_keys]

@@ -6,12 +6,12 @@ formats nor arithmetic. Invariant: tensor names are those of the Hugging Face ch
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["ModelConfig", "Rope", "TensorSource"]
+__all__ = ["BlockSource", "Blocks", "ModelConfig", "Rope", "TensorSource"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,3 +87,25 @@ class TensorSource(Protocol):
 
     def rows(self, name: str, ids: "torch.Tensor | Sequence[int]") -> "torch.Tensor":
         """[len(ids), D] rows of a matrix, dequantised on demand without holding the matrix."""
+
+
+class Blocks(NamedTuple):
+    """A matrix as a GGUF file holds it.
+
+    Attributes:
+        kind: number of the block type in ggml's own list.
+        data: [rows, bytes of a row] uint8.
+        num_in: numbers of a row.
+    """
+
+    kind: int
+    data: "torch.Tensor"
+    num_in: int
+
+
+@runtime_checkable
+class BlockSource(TensorSource, Protocol):
+    """A source that can give its matrices as they are stored."""
+
+    def blocks(self, name: str) -> Blocks:
+        """One matrix in the blocks of its file, its rows in the order of `tensor`."""

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 
 from outrider.models.config import ModelConfig, Rope
-from outrider.models.decoder import Decoder
+from outrider.models.decoder import Decoder, Kernels
 from outrider.models.table import TableTarget, TokenCache
 
 __all__ = ["MemorySource", "TableTarget", "TokenCache", "random_decoder", "random_source", "toy_config"]
@@ -93,7 +93,13 @@ def random_source(config: ModelConfig, seed: int, scale: float = 0.3) -> MemoryS
 
 
 def random_decoder(
-    seed: int, *, dtype: torch.dtype = torch.float32, scale: float = 0.3, invariant: bool | None = None, **config: Any
+    seed: int,
+    *,
+    dtype: torch.dtype = torch.float32,
+    scale: float = 0.3,
+    invariant: bool | None = None,
+    kernels: Kernels | None = None,
+    **config: Any,
 ) -> Decoder:
     """The shipped decoder on random weights.
 
@@ -102,10 +108,11 @@ def random_decoder(
         dtype: type of weights, keys and values.
         scale: standard deviation of the matrices.
         invariant: see `Decoder`.
+        kernels: see `Decoder`.
         config: as `toy_config`.
     """
     numbers = toy_config(**config)
-    return Decoder(numbers, random_source(numbers, seed, scale), dtype=dtype, invariant=invariant)
+    return Decoder(numbers, random_source(numbers, seed, scale), dtype=dtype, invariant=invariant, kernels=kernels)
 
 
 def _shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:

@@ -7,6 +7,7 @@ names are mapped and the row order that `llama` files use for q and k is undone.
 
 import os
 import re
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +20,7 @@ from gguf.gguf_reader import ReaderTensor
 from numpy.typing import NDArray
 
 from outrider.errors import UnsupportedModelError
+from outrider.models.config import Blocks
 from outrider.models.loading.gguf_header import GgufFile
 
 if TYPE_CHECKING:
@@ -100,6 +102,18 @@ class GgufSource:
         tensor = self._tensors[name]
         blocks = np.ascontiguousarray(np.asarray(tensor.data)[index])
         return torch.from_numpy(_dequantise_blocks(blocks, tensor.tensor_type).reshape(len(index), -1))
+
+    def blocks(self, name: str) -> Blocks:
+        """One matrix in the blocks of the file, its rows in the order of `tensor`."""
+        import torch
+
+        tensor = self._tensors[name]
+        data = np.asarray(tensor.data)
+        data = data[_row_order(len(data), heads)] if (heads := self._heads_of(name)) else data
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # the file's pages cannot be written; nobody does
+            rows = torch.from_numpy(np.ascontiguousarray(data).view(np.uint8))
+        return Blocks(int(tensor.tensor_type), rows, self.shape(name)[-1])
 
     def _heads_of(self, name: str) -> int:
         """Heads of a tensor whose rows the file holds in interleaved rotary order; 0 for all others."""

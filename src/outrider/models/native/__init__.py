@@ -1,0 +1,1 @@
+"""The compiled layer: built where a compiler is, used where it runs."""

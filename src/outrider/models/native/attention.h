@@ -1,0 +1,310 @@
+// Attention of the rows of a pass over the slots of a cache, in bfloat16 with float32 sums.
+//
+// Work is cut into items: up to 16 queries (row by row, all query heads of one key-value head) against one span of keys.
+// A span is 512 positions, counted from the beginning of the text; its result is a maximum, a sum and a weighted sum of
+// values, and `combine` puts the spans of a query together in order.
+//
+// Invariant: what a query gets depends on its own keys in the order of its own positions only. Spans and blocks begin at
+// fixed positions, keys that a query does not see add exact zeros, and the nodes of a tree read copies of their own
+// path's keys, in its order.
+#pragma once
+#include <vector>
+
+#include "product.h"
+
+constexpr int kSpan = 512;    // keys of an item
+constexpr int kBlock = 32;    // keys of one product with the values
+constexpr int kQueries = 16;  // queries of an item
+
+struct Segment {
+  uint16_t* slot;       // [layers, 2, kv heads, capacity, head dim]
+  int64_t capacity;     // rows of the slot
+  int64_t start;        // first row of the pass
+  int64_t num_rows;     // rows of the pass
+  int64_t num_cached;   // rows of the slot before the pass
+  int64_t num_chain;    // rows of the pass that follow each other; the others are the nodes of a tree
+};
+
+struct Pass {
+  int64_t num_rows, num_segments, num_threads;
+  const Segment* segments;
+  const float* rotations;       // [rows, head dim / 2, 2] cosine and sine
+  const int32_t* positions;     // [rows] index of a row's key in its own path
+  const int32_t* lines;         // [rows] the line that holds a node, -1 for rows of a chain
+  const int32_t* line_starts;   // [lines + 1] where a line's nodes begin in `line_nodes`
+  const int32_t* line_nodes;    // nodes of all lines, root to leaf
+  uint8_t* workspace;
+};
+
+struct Heads {
+  int64_t num_heads, num_kv_heads, head_dim;
+
+  int64_t group() const { return num_heads / num_kv_heads; }
+};
+
+// Where the keys or the values of one head lie.
+static inline uint16_t* held(const Segment& segment, const Heads& heads, int64_t layer, int64_t which, int64_t head) {
+  return segment.slot + ((layer * 2 + which) * heads.num_kv_heads + head) * segment.capacity * heads.head_dim;
+}
+
+struct Item {
+  const Segment* segment;
+  int64_t head, first_query, num_queries, span;
+};
+
+// The items of the same queries: one for each span.
+struct ItemGroup {
+  int64_t first_item, num_spans;
+};
+
+struct Work {
+  std::vector<Item> items;
+  std::vector<ItemGroup> groups;
+};
+
+// Queries of a segment are numbered row by row, then by their place in the group.
+static Work work_of(const Pass& pass, const Heads& heads) {
+  Work work;
+  for (int64_t index = 0; index < pass.num_segments; index++) {
+    const Segment& segment = pass.segments[index];
+    const int64_t queries = segment.num_rows * heads.group();
+    for (int64_t first = 0; first < queries; first += kQueries) {
+      const int64_t count = queries - first < kQueries ? queries - first : kQueries;
+      int64_t last = 0;
+      for (int64_t row = first / heads.group(); row <= (first + count - 1) / heads.group(); row++) {
+        const int64_t position = pass.positions[segment.start + row];
+        last = position > last ? position : last;
+      }
+      for (int64_t head = 0; head < heads.num_kv_heads; head++) {
+        work.groups.push_back({int64_t(work.items.size()), last / kSpan + 1});
+        for (int64_t span = 0; span <= last / kSpan; span++) work.items.push_back({&segment, head, first, count, span});
+      }
+    }
+  }
+  return work;
+}
+
+// A thread's buffers for one item.
+struct Scratch {
+  alignas(64) float scores[kSpan + kBlock][kQueries];         // by key
+  alignas(64) uint16_t queries[8 * kStep * kQueries];          // [head dim / 32][pair][query][2]
+  alignas(64) uint16_t weights[kQueries * kBlock];             // [query][key of the block]
+  alignas(64) uint16_t values[kBlock * 256];                   // [head dim / 16][pair of keys][16][2]
+  alignas(64) float sums[kQueries][256];                       // weighted values
+  alignas(64) float part[kQueries][kQueries];
+  std::vector<uint16_t> line_keys, line_values;                // the own keys and values of a path, in its order
+  TileShapes shapes;
+};
+
+// scores[key][query] = key . query for 16 keys that lie one behind the other.
+static inline void score_keys(Scratch& scratch, const uint16_t* keys, int64_t head_dim, float (*scores)[kQueries]) {
+#ifdef __AMX_BF16__
+  _tile_zero(0);
+  for (int64_t step = 0; step < head_dim / kStep; step++) {
+    _tile_loadd(4, keys + step * kStep, head_dim * 2);
+    _tile_loadd(6, scratch.queries + step * kStep * kQueries, 64);
+    _tile_dpbf16ps(0, 4, 6);
+  }
+  _tile_stored(0, scores[0], kQueries * 4);
+#else
+  for (int key = 0; key < 16; key++) {
+    Floats total = {};
+    for (int64_t pair = 0; pair < head_dim / 2; pair++) {
+      uint32_t both;
+      memcpy(&both, keys + key * head_dim + pair * 2, sizeof both);
+      const Bits query = *reinterpret_cast<const Bits*>(scratch.queries + pair * 2 * kQueries);
+      total += (Floats)(Bits{} + (both << 16)) * (Floats)(query << 16);
+      total += (Floats)(Bits{} + (both & 0xffff0000u)) * (Floats)(query & 0xffff0000u);
+    }
+    store(scores[key], total);
+  }
+#endif
+}
+
+// Two rows of 16 numbers become pairs: [16][2].
+static inline void interleave(uint16_t* to, const uint16_t* first, const uint16_t* second) {
+  const Bits low = __builtin_convertvector(*reinterpret_cast<const Halves*>(first), Bits);
+  const Bits high = __builtin_convertvector(*reinterpret_cast<const Halves*>(second), Bits);
+  *reinterpret_cast<Bits*>(to) = low | (high << 16);
+}
+
+// sums += weights of a block's 32 keys times their values.
+static inline void add_values(Scratch& scratch, const uint16_t* values, int64_t head_dim, int64_t num_queries) {
+#ifdef __AMX_BF16__
+  for (int64_t part = 0; part < head_dim / 16; part++)
+    for (int pair = 0; pair < 16; pair++)
+      interleave(scratch.values + (part * 16 + pair) * 32, values + 2 * pair * head_dim + part * 16,
+                 values + (2 * pair + 1) * head_dim + part * 16);
+  _tile_loadd(4, scratch.weights, 64);
+  for (int64_t part = 0; part < head_dim / 16; part++) {
+    _tile_loadd(0, scratch.sums[0] + part * 16, sizeof scratch.sums[0]);
+    _tile_loadd(6, scratch.values + part * 512, 64);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_stored(0, scratch.sums[0] + part * 16, sizeof scratch.sums[0]);
+  }
+  (void)num_queries;
+#else
+  for (int64_t query = 0; query < num_queries; query++)
+    for (int key = 0; key < kBlock; key++) {
+      const float weight = from_bits(scratch.weights[query * kBlock + key]);
+      if (weight == 0) continue;
+      for (int64_t part = 0; part < head_dim; part += 16) {
+        float* total = scratch.sums[query] + part;
+        store(total, load(total) + from_bfloat16(values + key * head_dim + part) * weight);
+      }
+    }
+#endif
+}
+
+// The queries of an item, laid out as the weights of a product.
+static void lay_out_queries(Scratch& scratch, const uint16_t* queries, const Item& item, const Heads& heads) {
+  const int64_t group = heads.group(), pairs = heads.head_dim / 2;
+  memset(scratch.queries, 0, size_t(pairs) * 2 * kQueries * 2);
+  for (int64_t query = 0; query < item.num_queries; query++) {
+    const int64_t row = (item.first_query + query) / group, place = (item.first_query + query) % group;
+    const uint16_t* from =
+        queries + ((item.segment->start + row) * heads.num_heads + item.head * group + place) * heads.head_dim;
+    for (int64_t pair = 0; pair < pairs; pair++) memcpy(scratch.queries + (pair * kQueries + query) * 2, from + pair * 2, 4);
+  }
+}
+
+// The keys (or values) of a path between two positions, in its order.
+static void copy_line(std::vector<uint16_t>& to, const uint16_t* from, const Pass& pass, const Segment& segment,
+                      int64_t line, int64_t first, int64_t last, int64_t head_dim) {
+  const int64_t base = segment.num_cached + segment.num_chain;
+  const int32_t* nodes = pass.line_nodes + pass.line_starts[line];
+  const int64_t end = base + pass.line_starts[line + 1] - pass.line_starts[line];
+  to.assign(size_t((last - first) * head_dim), 0);
+  for (int64_t position = first; position < last && position < end; position++) {
+    const int64_t row = position < base ? position : base + nodes[position - base];
+    memcpy(to.data() + (position - first) * head_dim, from + row * head_dim, size_t(head_dim) * 2);
+  }
+}
+
+// The paths of an item, each once, with the queries that are on it.
+struct Lines {
+  int32_t line[kQueries];
+  Ints member[kQueries];
+  int count = 0;
+};
+
+static Lines lines_of(const Pass& pass, const Item& item, const Heads& heads) {
+  Lines lines;
+  for (int64_t query = 0; query < item.num_queries; query++) {
+    const int32_t line = pass.lines[item.segment->start + (item.first_query + query) / heads.group()];
+    int index = 0;
+    while (index < lines.count && lines.line[index] != line) index++;
+    if (index == lines.count) lines.line[lines.count] = line, lines.member[lines.count++] = Ints{};
+    lines.member[index][query] = -1;
+  }
+  return lines;
+}
+
+// Weights of a block: 2^(scores - top), summed, rounded and turned to [query][key]. Lanes that are no members get zeros.
+static void weigh_block(Scratch& scratch, const float (*scores)[kQueries], Floats top, Ints member, Floats& total) {
+  alignas(64) uint32_t pairs[16][kQueries];
+  for (int pair = 0; pair < 16; pair++) {
+    const Floats even = select(member, exp2(load(scores[2 * pair]) - top), Floats{});
+    const Floats odd = select(member, exp2(load(scores[2 * pair + 1]) - top), Floats{});
+    total += even;
+    total += odd;
+    *reinterpret_cast<Bits*>(pairs[pair]) = bfloat16_bits(even) | (bfloat16_bits(odd) << 16);
+  }
+  uint32_t(*turned)[16] = reinterpret_cast<uint32_t(*)[16]>(scratch.weights);
+  for (int query = 0; query < kQueries; query++)
+    for (int pair = 0; pair < 16; pair++) turned[query][pair] = pairs[pair][query];
+}
+
+// One item: `result` takes [16][head dim] weighted values, then 16 maxima, then 16 sums.
+static void attend(Scratch& scratch, const Pass& pass, const Heads& heads, const Item& item, int64_t layer,
+                   const uint16_t* queries, float scale, float* result) {
+  const Segment& segment = *item.segment;
+  const int64_t head_dim = heads.head_dim, span = item.span * kSpan;
+  const uint16_t* keys = held(segment, heads, layer, 0, item.head);
+  const uint16_t* values = held(segment, heads, layer, 1, item.head);
+#ifdef __AMX_BF16__
+  scratch.shapes.set(16, 0);
+#endif
+  lay_out_queries(scratch, queries, item, heads);
+  Ints position = Ints{} - 1;
+  int64_t last = 0;
+  for (int64_t query = 0; query < item.num_queries; query++) {
+    position[query] = pass.positions[segment.start + (item.first_query + query) / heads.group()];
+    last = position[query] > last ? position[query] : last;
+  }
+  const int64_t end = last + 1 < span + kSpan ? last + 1 : span + kSpan;
+  const Lines lines = lines_of(pass, item, heads);
+  const bool has_nodes = lines.count > 1 || lines.line[0] >= 0;
+  // up to here all rows read the slot as it lies; from here on the nodes of a tree read copies of their paths
+  int64_t fork = has_nodes ? (segment.num_cached + segment.num_chain) / kBlock * kBlock : end;
+  fork = fork < span ? span : fork > end ? end : fork;
+
+  Floats top = all(-__builtin_inff());
+  const auto mask_and_raise = [&](float (*scores)[kQueries], int64_t first, int64_t count) {
+    for (int64_t key = 0; key < count; key++) {
+      const Floats score = select(Ints{} + int32_t(first + key) <= position, load(scores[key]) * scale, all(-__builtin_inff()));
+      store(scores[key], score);
+      top = select((Ints)(score > top) | (Ints)(score != score), score, top);
+    }
+  };
+  const auto in_blocks = [](int64_t count) { return (count + kBlock - 1) / kBlock * kBlock; };
+  const int64_t shared = in_blocks(fork - span), own = in_blocks(end - fork);
+  for (int64_t key = 0; key < shared; key += 16) score_keys(scratch, keys + (span + key) * head_dim, head_dim, scratch.scores + key);
+  mask_and_raise(scratch.scores, span, shared);
+  for (int index = 0; own > 0 && index < lines.count; index++) {  // into the lanes of the path's own queries
+    const uint16_t* from = keys + fork * head_dim;
+    if (lines.line[index] >= 0) {
+      copy_line(scratch.line_keys, keys, pass, segment, lines.line[index], fork, fork + own, head_dim);
+      from = scratch.line_keys.data();
+    }
+    for (int64_t key = 0; key < own; key += 16) {
+      score_keys(scratch, from + key * head_dim, head_dim, scratch.part);
+      for (int row = 0; row < 16; row++) {
+        float* to = scratch.scores[shared + key + row];
+        store(to, select(lines.member[index], load(scratch.part[row]), index ? load(to) : Floats{}));
+      }
+    }
+  }
+  if (own > 0) mask_and_raise(scratch.scores + shared, fork, own);
+
+  // a query that sees nothing of this span gets weights of zero
+  const Floats reference = select(top == -__builtin_inff(), Floats{}, top);
+  Floats total = {};
+  for (int64_t query = 0; query < kQueries; query++) memset(scratch.sums[query], 0, size_t(head_dim) * 4);
+  for (int64_t key = 0; key < shared; key += kBlock) {
+    weigh_block(scratch, scratch.scores + key, reference, Ints{} - 1, total);
+    add_values(scratch, values + (span + key) * head_dim, head_dim, item.num_queries);
+  }
+  for (int index = 0; own > 0 && index < lines.count; index++) {
+    const uint16_t* from = values + fork * head_dim;
+    if (lines.line[index] >= 0) {
+      copy_line(scratch.line_values, values, pass, segment, lines.line[index], fork, fork + own, head_dim);
+      from = scratch.line_values.data();
+    }
+    for (int64_t key = 0; key < own; key += kBlock) {
+      weigh_block(scratch, scratch.scores + shared + key, reference, lines.member[index], total);
+      add_values(scratch, from + key * head_dim, head_dim, item.num_queries);
+    }
+  }
+  for (int64_t query = 0; query < kQueries; query++) memcpy(result + query * head_dim, scratch.sums[query], size_t(head_dim) * 4);
+  store(result + kQueries * head_dim, top);
+  store(result + kQueries * head_dim + kQueries, total);
+}
+
+// The spans of one query, put together in order.
+static void combine(const float* first, int64_t num_spans, int64_t stride, int64_t query, int64_t head_dim, uint16_t* to) {
+  const auto top_of = [&](int64_t span) { return first[span * stride + kQueries * head_dim + query]; };
+  float top = top_of(0);
+  for (int64_t span = 1; span < num_spans; span++) top = top_of(span) > top || top_of(span) != top_of(span) ? top_of(span) : top;
+  alignas(64) float sums[256] = {};
+  float total = 0;
+  for (int64_t span = 0; span < num_spans; span++) {
+    if (top_of(span) == -__builtin_inff()) continue;
+    const float share = num_spans == 1 ? 1.0f : exp2(all(top_of(span) - top))[0];
+    const float* from = first + span * stride;
+    total += share * from[kQueries * head_dim + kQueries + query];
+    for (int64_t part = 0; part < head_dim; part += kLanes)
+      store(sums + part, load(sums + part) + load(from + query * head_dim + part) * share);
+  }
+  for (int64_t part = 0; part < head_dim; part += kLanes) to_bfloat16(to + part, load(sums + part) * (1.0f / total));
+}

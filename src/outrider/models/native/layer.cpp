@@ -1,0 +1,283 @@
+// One decoder layer, and the head, for a flat pass of rows: what `models/layers` does with PyTorch, with few large steps
+// instead of many small ones. Called from Python through ctypes; PyTorch's own OpenMP threads do the work.
+//
+// It knows weights, rows and the layout of `cache/kv`; it knows no tokens, requests or files. Invariant: a row's numbers
+// depend on that row and on the keys of its own path, bit for bit, whatever shares the pass and however many threads run.
+#include <omp.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "attention.h"
+#include "pack.h"
+
+struct Layer {
+  const float *attention_norm, *mlp_norm;  // [hidden size]
+  const float *query_norm, *key_norm;      // [head dim] or null
+  Matrix query, key, value, output, gate, up, down;
+  int64_t hidden_size, intermediate_size, num_heads, num_kv_heads, head_dim;
+  double norm_eps;
+};
+
+namespace {
+
+// Rows that products read: [rows, stride] bfloat16, room for the next 16, and the sums of their blocks where needed.
+struct Rows {
+  const uint16_t* values;
+  int64_t stride, num_rows;
+  const float* sums;
+};
+
+// One panel of a matrix for a group of rows.
+void multiply_panel(TileShapes& shapes, const Matrix& matrix, const Rows& rows, int64_t first, int count, int64_t panel,
+                    Tile& tile) {
+  const uint16_t* values = rows.values + first * rows.stride;
+  if (matrix.kind == kBfloat16) {
+    const uint16_t* packed = reinterpret_cast<const uint16_t*>(matrix.packed) + panel * matrix.steps() * kStepSize;
+    multiply(shapes, values, rows.stride, count, packed, matrix.steps(), tile);
+  } else {
+    const int64_t size = 2 * (matrix.in / record_inputs(matrix.kind)) * record_bytes(matrix.kind), blocks = matrix.in / 32;
+    multiply_quantised(shapes, matrix.kind, values, rows.stride, count, rows.sums + first * blocks, blocks,
+                       matrix.packed + panel * size, matrix.in, tile);
+  }
+}
+
+// This thread's share of the panels, for all rows: `take(panel, first row, rows)`.
+template <typename Take>
+void share_panels(int64_t panels, const Rows& rows, const Take& take) {
+  const int64_t thread = omp_get_thread_num(), threads = omp_get_num_threads();
+  // as many rows at a time as stay in the second-level cache beside the panel
+  const int64_t chunk = std::max<int64_t>(kGroup, (int64_t(1) << 20) / (rows.stride * 2) / kGroup * kGroup);
+  for (int64_t begin = 0; begin < rows.num_rows; begin += chunk)
+    for (int64_t panel = panels * thread / threads; panel < panels * (thread + 1) / threads; panel++)
+      for (int64_t first = begin; first < std::min(rows.num_rows, begin + chunk); first += kGroup)
+        take(panel, first, int(std::min<int64_t>(kGroup, rows.num_rows - first)));
+}
+
+// to[row] (+)= rows * matrix, with the bias; `to` has `stride` numbers a row.
+template <bool kAdd>
+void product(TileShapes& shapes, const Matrix& matrix, const Rows& rows, float* to, int64_t stride) {
+  share_panels(matrix.panels(), rows, [&](int64_t panel, int64_t first, int count) {
+    Tile tile;
+    multiply_panel(shapes, matrix, rows, first, count, panel, tile);
+    const int64_t column = panel * kPanel, width = std::min<int64_t>(kPanel, matrix.out - column);
+    for (int row = 0; row < count; row++) {
+      float* into = to + (first + row) * stride + column;
+      for (int64_t index = 0; index < width; index++) {
+        const float value = tile.values[row][index] + (matrix.bias ? matrix.bias[column + index] : 0.0f);
+        into[index] = kAdd ? into[index] + value : value;
+      }
+    }
+  });
+}
+
+// to = silu(rows * gate) * (rows * up), as bfloat16.
+void gated_product(TileShapes& shapes, const Matrix& gate, const Matrix& up, const Rows& rows, uint16_t* to) {
+  share_panels(gate.panels(), rows, [&](int64_t panel, int64_t first, int count) {
+    Tile one, other;
+    multiply_panel(shapes, gate, rows, first, count, panel, one);
+    multiply_panel(shapes, up, rows, first, count, panel, other);
+    for (int row = 0; row < count; row++)
+      for (int64_t part = 0; part < kPanel; part += kLanes) {
+        const int64_t column = panel * kPanel + part;
+        Floats left = load(one.values[row] + part), right = load(other.values[row] + part);
+        if (gate.bias) left += load(gate.bias + column), right += load(up.bias + column);
+        to_bfloat16(to + (first + row) * padded(gate.out) + column, silu(left) * right);
+      }
+  });
+}
+
+// Root-mean-square norm of rows [first, last) as bfloat16, padded with zeros.
+void norm_row(const float* row, const float* weight, int64_t size, double eps, uint16_t* to) {
+  Floats squares = {};
+  int64_t index = 0;
+  for (; index + kLanes <= size; index += kLanes) squares += load(row + index) * load(row + index);
+  float total = sum(squares);
+  for (int64_t rest = index; rest < size; rest++) total += row[rest] * row[rest];
+  const float scale = 1.0f / std::sqrt(total / float(size) + float(eps));
+  for (index = 0; index + kLanes <= size; index += kLanes)
+    to_bfloat16(to + index, load(row + index) * scale * load(weight + index));
+  for (; index < size; index++) to[index] = to_bfloat16(row[index] * scale * weight[index]);
+  for (; index < padded(size); index++) to[index] = 0;
+}
+
+// Norm (where the family has one) and rotation of one head's pairs, as bfloat16.
+void turn_head(const float* head, const float* weight, const float* rotation, int64_t size, double eps, uint16_t* to) {
+  float scale = 1.0f;
+  if (weight) {
+    Floats squares = {};
+    for (int64_t index = 0; index < size; index += kLanes) squares += load(head + index) * load(head + index);
+    scale = 1.0f / std::sqrt(sum(squares) / float(size) + float(eps));
+  }
+  for (int64_t pair = 0; pair < size; pair += 2) {
+    const float one = weight ? head[pair] * scale * weight[pair] : head[pair];
+    const float other = weight ? head[pair + 1] * scale * weight[pair + 1] : head[pair + 1];
+    to[pair] = to_bfloat16(one * rotation[pair] - other * rotation[pair + 1]);
+    to[pair + 1] = to_bfloat16(one * rotation[pair + 1] + other * rotation[pair]);
+  }
+}
+
+// The workspace of a pass: each part begins at a cache line.
+struct Workspace {
+  uint8_t* next;
+  template <typename T>
+  T* take(int64_t count) {
+    T* taken = reinterpret_cast<T*>(next);
+    next += (count * int64_t(sizeof(T)) + 63) / 64 * 64;
+    return taken;
+  }
+};
+
+struct Buffers {
+  uint16_t *normed, *queries, *attended, *gated;
+  float *qkv, *results;
+};
+
+Buffers lay_out(Workspace& space, const Layer& layer, int64_t num_rows, int64_t num_items) {
+  const int64_t rows = (num_rows + 15) / 16 * 16;  // products may read up to the next 16
+  Buffers buffers;
+  buffers.normed = space.take<uint16_t>(rows * padded(layer.hidden_size));
+  buffers.queries = space.take<uint16_t>(rows * layer.num_heads * layer.head_dim);
+  buffers.attended = space.take<uint16_t>(rows * layer.num_heads * layer.head_dim);
+  buffers.gated = space.take<uint16_t>(rows * padded(layer.intermediate_size));
+  buffers.qkv = space.take<float>(rows * (layer.num_heads + 2 * layer.num_kv_heads) * layer.head_dim);
+  buffers.results = space.take<float>(num_items * kQueries * (layer.head_dim + 2));
+  return buffers;
+}
+
+// The sums of the blocks of the rows that a thread multiplies, made once for all products with the same rows.
+struct Sums {
+  std::vector<float> sums;
+
+  Rows with(std::initializer_list<const Matrix*> matrices, const uint16_t* values, int64_t num_rows) {
+    const int64_t in = (*matrices.begin())->in;
+    const bool needed = std::any_of(matrices.begin(), matrices.end(),
+                                    [](const Matrix* matrix) { return matrix->kind == kInt4 || matrix->kind == kInt4K; });
+    if (needed) {
+      sums.resize(size_t(num_rows * (in / 32)));
+      block_sums(values, padded(in), num_rows, in, sums.data());
+    }
+    return {values, padded(in), num_rows, sums.data()};
+  }
+};
+
+// Rotate queries and keys of a row's head `index`, and copy values: 0 to heads - 1 queries, then keys, then values.
+void place_head(const Layer& layer, const Heads& heads, const Pass& pass, const Segment& segment, int64_t number,
+                int64_t row, int64_t index, const Buffers& buffers) {
+  const int64_t dim = layer.head_dim, place = segment.num_cached + row - segment.start;
+  const float* from = buffers.qkv + (row * (layer.num_heads + 2 * layer.num_kv_heads) + index) * dim;
+  const float* rotation = pass.rotations + row * dim;
+  if (index < layer.num_heads) {
+    turn_head(from, layer.query_norm, rotation, dim, layer.norm_eps, buffers.queries + (row * layer.num_heads + index) * dim);
+  } else if (index < layer.num_heads + layer.num_kv_heads) {
+    uint16_t* keys = held(segment, heads, number, 0, index - layer.num_heads);
+    turn_head(from, layer.key_norm, rotation, dim, layer.norm_eps, keys + place * dim);
+  } else {
+    uint16_t* values = held(segment, heads, number, 1, index - layer.num_heads - layer.num_kv_heads);
+    for (int64_t part = 0; part < dim; part += kLanes) to_bfloat16(values + place * dim + part, load(from + part));
+  }
+}
+
+}  // namespace
+
+extern "C" {
+
+int outrider_enable() { return enable_tiles(); }
+
+// Bytes of workspace that a pass over this layer needs.
+int64_t outrider_workspace(const Layer* layer, const Pass* pass) {
+  const Heads heads{layer->num_heads, layer->num_kv_heads, layer->head_dim};
+  Workspace space{nullptr};
+  lay_out(space, *layer, pass->num_rows, int64_t(work_of(*pass, heads).items.size()));
+  return space.next - static_cast<uint8_t*>(nullptr);
+}
+
+// Adds layer `number`'s two halves to the residual stream [rows, hidden size], and writes keys and values to the cache.
+void outrider_layer(const Layer* layer, const Pass* pass, int64_t number, float* stream) {
+  const Heads heads{layer->num_heads, layer->num_kv_heads, layer->head_dim};
+  const Work work = work_of(*pass, heads);
+  const int64_t rows = pass->num_rows, dim = layer->head_dim, hidden = layer->hidden_size;
+  const int64_t result_size = kQueries * (dim + 2), num_heads = layer->num_heads + 2 * layer->num_kv_heads;
+  Workspace space{pass->workspace};
+  const Buffers buffers = lay_out(space, *layer, rows, int64_t(work.items.size()));
+  const float scale = float(1.4426950408889634 / std::sqrt(double(dim)));  // exponents are of base 2
+#pragma omp parallel num_threads(int(pass->num_threads))
+  {
+    Scratch scratch;
+    Sums sums;
+    TileShapes& shapes = scratch.shapes;
+#pragma omp for
+    for (int64_t row = 0; row < rows; row++)
+      norm_row(stream + row * hidden, layer->attention_norm, hidden, layer->norm_eps, buffers.normed + row * padded(hidden));
+    Rows fed = sums.with({&layer->query, &layer->key, &layer->value}, buffers.normed, rows);
+    product<false>(shapes, layer->query, fed, buffers.qkv, num_heads * dim);
+    product<false>(shapes, layer->key, fed, buffers.qkv + layer->query.out, num_heads * dim);
+    product<false>(shapes, layer->value, fed, buffers.qkv + layer->query.out + layer->key.out, num_heads * dim);
+#pragma omp barrier
+    for (int64_t index = 0; index < pass->num_segments; index++) {
+      const Segment& segment = pass->segments[index];
+#pragma omp for nowait
+      for (int64_t job = 0; job < segment.num_rows * num_heads; job++)
+        place_head(*layer, heads, *pass, segment, number, segment.start + job / num_heads, job % num_heads, buffers);
+    }
+#pragma omp barrier
+#pragma omp for schedule(dynamic)
+    for (size_t item = 0; item < work.items.size(); item++)
+      attend(scratch, *pass, heads, work.items[item], number, buffers.queries, scale, buffers.results + int64_t(item) * result_size);
+#pragma omp for
+    for (size_t index = 0; index < work.groups.size(); index++) {
+      const ItemGroup& group = work.groups[index];
+      const Item& item = work.items[size_t(group.first_item)];
+      for (int64_t query = 0; query < item.num_queries; query++) {
+        const int64_t row = item.segment->start + (item.first_query + query) / heads.group();
+        const int64_t head = item.head * heads.group() + (item.first_query + query) % heads.group();
+        combine(buffers.results + group.first_item * result_size, group.num_spans, result_size, query, dim,
+                buffers.attended + (row * layer->num_heads + head) * dim);
+      }
+    }
+    product<true>(shapes, layer->output, sums.with({&layer->output}, buffers.attended, rows), stream, hidden);
+#pragma omp barrier
+#pragma omp for
+    for (int64_t row = 0; row < rows; row++)
+      norm_row(stream + row * hidden, layer->mlp_norm, hidden, layer->norm_eps, buffers.normed + row * padded(hidden));
+    gated_product(shapes, layer->gate, layer->up, sums.with({&layer->gate, &layer->up}, buffers.normed, rows), buffers.gated);
+#pragma omp barrier
+    product<true>(shapes, layer->down, sums.with({&layer->down}, buffers.gated, rows), stream, hidden);
+  }
+}
+
+// logits[index] = head(norm(stream[rows[index]])), float32. `workspace` holds [rows up to the next 16, hidden size
+// (padded)] bfloat16.
+void outrider_head(const Matrix* head, const float* norm, double eps, const float* stream, const int64_t* rows,
+                   int64_t num_rows, int64_t num_threads, uint16_t* workspace, float* logits) {
+#pragma omp parallel num_threads(int(num_threads))
+  {
+    TileShapes shapes;
+    Sums sums;
+#pragma omp for
+    for (int64_t row = 0; row < num_rows; row++)
+      norm_row(stream + rows[row] * head->in, norm, head->in, eps, workspace + row * padded(head->in));
+    product<false>(shapes, *head, sums.with({head}, workspace, num_rows), logits, head->out);
+  }
+}
+
+// Bytes of a matrix once packed; -1 for a type of blocks that is not known here.
+int64_t outrider_packed_bytes(int64_t ggml_type, int64_t out, int64_t in) {
+  const int64_t kind = kind_of(ggml_type);
+  if (kind < 0 || in % record_inputs(kind)) return -1;
+  return (out + kPanel - 1) / kPanel * 2 * (in / record_inputs(kind)) * record_bytes(kind);
+}
+
+// Packs rows of blocks [out, row bytes] and gives the kind.
+int64_t outrider_pack(int64_t ggml_type, const uint8_t* blocks, int64_t out, int64_t in, int64_t num_threads, uint8_t* packed) {
+  const int64_t kind = kind_of(ggml_type), tiles = (out + kPanel - 1) / kPanel * 2;
+  const int64_t size = in / record_inputs(kind) * record_bytes(kind);
+  const int64_t row_bytes = in / record_inputs(kind) * block_bytes(ggml_type);
+#pragma omp parallel for num_threads(int(num_threads))
+  for (int64_t tile = 0; tile < tiles; tile++) {
+    const int64_t first = tile * kTile, count = std::max<int64_t>(0, std::min<int64_t>(kTile, out - first));
+    pack_tile(ggml_type, blocks + first * row_bytes, count, in, packed + tile * size);
+  }
+  return kind;
+}
+}

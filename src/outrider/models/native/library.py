@@ -1,0 +1,132 @@
+"""The native layer as Python sees it: which library runs here, and the shapes of what it is given.
+
+The structures mirror those of `layer.cpp`, `product.h` and `attention.h`. This module knows the library and the CPU; it
+knows no model. Invariant: what cannot be loaded or used here is simply not there, and PyTorch does the work.
+
+Note:
+    `OUTRIDER_NATIVE` names the variant to use ("amx", "avx512", "avx2") or "off"; without it the best that runs.
+"""
+
+import ctypes
+import functools
+import logging
+import os
+from ctypes import POINTER, Structure, c_double, c_int64, c_void_p
+
+import torch
+
+from outrider.errors import InvalidRequestError
+from outrider.models.native.build import VARIANTS, library_path
+
+__all__ = ["Layer", "Library", "Matrix", "Pass", "Segment", "library"]
+
+logger = logging.getLogger(__name__)
+
+
+class Matrix(Structure):
+    """A packed matrix."""
+
+    _fields_ = [("packed", c_void_p), ("bias", c_void_p), ("out", c_int64), ("in_", c_int64), ("kind", c_int64)]
+
+
+class Layer(Structure):
+    """The weights and numbers of a decoder layer."""
+
+    _fields_ = [
+        *((name, c_void_p) for name in ("attention_norm", "mlp_norm", "query_norm", "key_norm")),
+        *((name, Matrix) for name in ("query", "key", "value", "output", "gate", "up", "down")),
+        *((name, c_int64) for name in ("hidden_size", "intermediate_size", "num_heads", "num_kv_heads", "head_dim")),
+        ("norm_eps", c_double),
+    ]
+
+
+class Segment(Structure):
+    """The rows of one slot in a pass."""
+
+    _fields_ = [
+        ("slot", c_void_p),
+        *((name, c_int64) for name in ("capacity", "start", "num_rows", "num_cached", "num_chain")),
+    ]
+
+
+class Pass(Structure):
+    """One flat pass."""
+
+    _fields_ = [
+        *((name, c_int64) for name in ("num_rows", "num_segments", "num_threads")),
+        ("segments", POINTER(Segment)),
+        *((name, c_void_p) for name in ("rotations", "positions", "lines", "line_starts", "line_nodes", "workspace")),
+    ]
+
+
+class Library:
+    """The functions of one loaded library.
+
+    Args:
+        variant: the instruction set, one of `build.VARIANTS`.
+
+    Raises:
+        OSError: it was not built, or cannot be loaded or used here.
+    """
+
+    def __init__(self, variant: str) -> None:
+        self.variant = variant
+        functions = ctypes.CDLL(str(library_path(variant)))
+        if functions.outrider_enable() != 0:
+            raise OSError("the kernel does not give the tile registers to this process")
+        self.workspace_bytes = functions.outrider_workspace
+        self.workspace_bytes.restype, self.workspace_bytes.argtypes = c_int64, (POINTER(Layer), POINTER(Pass))
+        self.layer = functions.outrider_layer
+        self.layer.restype, self.layer.argtypes = None, (POINTER(Layer), POINTER(Pass), c_int64, c_void_p)
+        self.head = functions.outrider_head
+        self.head.restype = None
+        self.head.argtypes = (
+            *(POINTER(Matrix), c_void_p, c_double, c_void_p, c_void_p),
+            *(c_int64, c_int64, c_void_p, c_void_p),
+        )
+        self.packed_bytes = functions.outrider_packed_bytes
+        self.packed_bytes.restype, self.packed_bytes.argtypes = c_int64, (c_int64, c_int64, c_int64)
+        self.pack = functions.outrider_pack
+        self.pack.restype = c_int64
+        self.pack.argtypes = (c_int64, c_void_p, c_int64, c_int64, c_int64, c_void_p)
+
+
+@functools.cache
+def library() -> Library | None:
+    """The library that runs here, None without one.
+
+    Raises:
+        InvalidRequestError: `OUTRIDER_NATIVE` names no variant, or one that does not run here.
+    """
+    wanted = os.environ.get("OUTRIDER_NATIVE", "")
+    if wanted == "off":
+        return None
+    if wanted and wanted not in VARIANTS:
+        names = ", ".join([*VARIANTS, "off"])
+        raise InvalidRequestError(f"OUTRIDER_NATIVE={wanted} names no native layer; use one of {names}.")
+    for variant in [wanted] if wanted else VARIANTS:
+        if variant not in _usable():
+            continue
+        try:
+            return Library(variant)
+        except OSError as error:
+            logger.info("no native %s layer: %s", variant, error)
+    if wanted:
+        raise InvalidRequestError(
+            f"OUTRIDER_NATIVE={wanted} cannot be used here: the CPU lacks it or it was not built; "
+            "reinstall outrider where a C++ compiler is at hand, or leave the variable out."
+        )
+    return None
+
+
+def _usable() -> list[str]:
+    """Variants that the CPU has the instructions for."""
+    capability = torch.backends.cpu.get_cpu_capability()
+    found = []
+    if torch.cpu._is_amx_tile_supported() and torch.cpu._is_avx512_bf16_supported():
+        found.append("amx")
+    if capability.startswith("AVX512"):
+        found.append("avx512")
+    if capability.startswith(("AVX512", "AVX2")):
+        found.append("avx2")
+    return found

@@ -1,0 +1,114 @@
+// From the blocks of a GGUF file to the records of quantised.h: numbers are moved, none is changed.
+//
+// Source: the block layouts of ggml, https://github.com/ggml-org/ggml (`ggml-common.h`).
+#pragma once
+#include "quantised.h"
+
+enum GgmlType : int64_t { kQ4_0 = 2, kQ4_1 = 3, kQ5_0 = 6, kQ8_0 = 8, kQ4_K = 12, kQ6_K = 14 };
+
+static inline int64_t kind_of(int64_t type) {
+  switch (type) {
+    case kQ4_0: case kQ4_1: return kInt4;
+    case kQ4_K: return kInt4K;
+    case kQ5_0: case kQ8_0: return kInt8;
+    case kQ6_K: return kInt8K;
+    default: return -1;
+  }
+}
+
+static inline int64_t block_bytes(int64_t type) {
+  switch (type) {
+    case kQ4_0: return 18;
+    case kQ4_1: return 20;
+    case kQ5_0: return 22;
+    case kQ8_0: return 34;
+    case kQ4_K: return 144;
+    default: return 210;
+  }
+}
+
+static void put_nibble(uint8_t* words, int input, int output, uint32_t value) {
+  const int part = input / 8, pair = input % 8 / 2, place = input % 2;
+  uint8_t* word = words + part * 64 + (output * 2 + place) * 2;
+  word[pair / 2] = uint8_t(word[pair / 2] | value << (4 * (pair % 2)));
+}
+
+static void put_byte(uint8_t* bytes, int input, int output, int value) {
+  bytes[(input / 2 * kTile + output) * 2 + input % 2] = uint8_t(int8_t(value));
+}
+
+// Scale or minimum `index` of a Q4_K block: six bits each, spread over twelve bytes.
+static inline uint8_t six_bits(const uint8_t* scales, int index, bool minimum) {
+  if (index < 4) return scales[index + (minimum ? 4 : 0)] & 63;
+  const uint8_t low = minimum ? scales[index + 4] >> 4 : scales[index + 4] & 15;
+  return uint8_t(low | (scales[index - (minimum ? 0 : 4)] >> 6) << 4);
+}
+
+// One block of one row becomes lane `output` of a record, which was zero before.
+static void pack_block(int64_t type, const uint8_t* block, int output, uint8_t* record) {
+  const auto copy_half = [&](const uint8_t* from, uint8_t* to) { memcpy(to + 2 * output, from, 2); };
+  const auto put_half = [&](const uint8_t* from, float factor, uint8_t* to) {  // the factor is a power of two: exact
+    uint16_t half;
+    memcpy(&half, from, 2);
+    half = _cvtss_sh(_cvtsh_ss(half) * factor, 0);
+    memcpy(to + 2 * output, &half, 2);
+  };
+  switch (type) {
+    case kQ4_0: case kQ4_1: {
+      const uint8_t* numbers = block + (type == kQ4_0 ? 2 : 4);
+      for (int input = 0; input < 32; input++)
+        put_nibble(record, input, output, input < 16 ? numbers[input] & 15 : numbers[input - 16] >> 4);
+      copy_half(block, record + 256);
+      if (type == kQ4_1) copy_half(block + 2, record + 288);
+      else put_half(block, -8.0f, record + 288);
+      break;
+    }
+    case kQ5_0: {
+      uint32_t fifth;
+      memcpy(&fifth, block + 2, 4);
+      for (int input = 0; input < 32; input++) {
+        const int low = input < 16 ? block[6 + input] & 15 : block[6 + input - 16] >> 4;
+        put_byte(record, input, output, (low | int(fifth >> input & 1) << 4) - 16);
+      }
+      copy_half(block, record + 512);
+      break;
+    }
+    case kQ8_0:
+      for (int input = 0; input < 32; input++) put_byte(record, input, output, int8_t(block[2 + input]));
+      copy_half(block, record + 512);
+      break;
+    case kQ4_K:
+      copy_half(block, record);
+      put_half(block + 2, -1.0f, record + 32);  // ggml subtracts its minima
+      for (int part = 0; part < 8; part++) {
+        uint8_t* to = record + 64 + part * 288;
+        const uint8_t* numbers = block + 16 + part / 2 * 32;
+        for (int input = 0; input < 32; input++)
+          put_nibble(to, input, output, part % 2 ? numbers[input] >> 4 : numbers[input] & 15);
+        to[256 + output] = six_bits(block + 4, part, false);
+        to[272 + output] = six_bits(block + 4, part, true);
+      }
+      break;
+    default:  // Q6_K: low four bits [128], high two bits [64], scales [16], scale
+      copy_half(block + 208, record);
+      for (int part = 0; part < 16; part++) {
+        uint8_t* to = record + 32 + part * 272;
+        for (int input = 0; input < 16; input++) {
+          const int index = part * 16 + input, half = index / 128, within = index % 128;
+          const uint8_t low = block[half * 64 + within % 64], high = block[128 + half * 32 + within % 32];
+          const int value = (within < 64 ? low & 15 : low >> 4) | (high >> (within / 32 * 2) & 3) << 4;
+          put_byte(to, input, output, value - 32);
+        }
+        to[256 + output] = block[192 + part];
+      }
+  }
+}
+
+// Rows of blocks [out, row bytes] become tiles; outputs behind the last are zeros.
+static void pack_tile(int64_t type, const uint8_t* blocks, int64_t num_rows, int64_t in, uint8_t* tile) {
+  const int64_t kind = kind_of(type), records = in / record_inputs(kind), row_bytes = records * block_bytes(type);
+  memset(tile, 0, size_t(records * record_bytes(kind)));
+  for (int64_t record = 0; record < records; record++)
+    for (int64_t row = 0; row < num_rows; row++)
+      pack_block(type, blocks + row * row_bytes + record * block_bytes(type), int(row), tile + record * record_bytes(kind));
+}

@@ -1,0 +1,169 @@
+"""The layers and the head through the native library: one call a layer.
+
+It knows rows, slots and trees; what happens within a layer stands in `layer.cpp`. Invariant: a row's bits depend on its
+own path only, whatever shares the pass and however many threads run, so passes are always width-invariant.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from outrider.cache.kv import KVCache
+from outrider.core.tree import children, depths, is_chain, path
+from outrider.models import base
+from outrider.models.base import ForwardInputs
+from outrider.models.config import ModelConfig, TensorSource
+from outrider.models.native.library import Library, Pass, Segment
+from outrider.models.native.weights import MatrixPacker
+from outrider.models.rope import RotationTable
+
+__all__ = ["NativeStack", "fits"]
+
+_MULTIPLE, _MAX_HEAD = 32, 256  # what the library's tiles and buffers hold
+
+
+def fits(config: ModelConfig) -> bool:
+    """Whether the library handles a model's sizes."""
+    sizes = (config.head_dim, config.intermediate_size)
+    return all(size % _MULTIPLE == 0 for size in sizes) and config.head_dim <= _MAX_HEAD
+
+
+class NativeStack:
+    """Layers run by the library; implements `models.stack.Stack`.
+
+    Args:
+        config: numbers of the model; `fits` says which are handled.
+        source: its tensors.
+        library: the library that runs here.
+        stored_blocks: whether matrices that a file holds in blocks stay in them, where the library reads them.
+    """
+
+    def __init__(self, config: ModelConfig, source: TensorSource, library: Library, *, stored_blocks: bool) -> None:
+        self.config, self.library = config, library
+        packer = MatrixPacker(config, source, library, stored_blocks=stored_blocks)
+        self.layers = [packer.layer(index) for index in range(config.num_layers)]
+        self.norm = source.tensor("model.norm.weight").float().clone()
+        self.head = packer.head()
+        self.rotations = RotationTable(config.rope, config.head_dim, torch.device("cpu"))
+        self._workspace = torch.empty(0, dtype=torch.uint8)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all matrices as stored, each once."""
+        return sum(layer.nbytes for layer in self.layers) + self.head.nbytes
+
+    def start(self, inputs: ForwardInputs, embedded: torch.Tensor, cache: KVCache) -> "_NativeRun":
+        """Prepare a pass; see `Stack.start`."""
+        return _NativeRun(self, inputs, embedded.contiguous(), cache)
+
+    def workspace(self, num_bytes: int) -> int:
+        """Address of at least so many bytes, free until the next call."""
+        if self._workspace.nbytes < num_bytes:
+            self._workspace = torch.empty(num_bytes + num_bytes // 4, dtype=torch.uint8)
+        return self._workspace.data_ptr()
+
+    def proves_invariance(self) -> bool:
+        """True: every sum has one order, whatever the pass; the tests try it."""
+        return True
+
+
+class _NativeRun:
+    """One pass; implements `models.stack.Run`."""
+
+    def __init__(self, stack: NativeStack, inputs: ForwardInputs, embedded: torch.Tensor, cache: KVCache) -> None:
+        self._stack, self.stream = stack, embedded
+        rows = stack.rotations.rows(torch.from_numpy(inputs.positions), int(inputs.positions.max()))
+        # what the structure points to must live as long as the run
+        self._rotations = rows.contiguous()
+        self._paths = _Paths(inputs.segments, embedded.shape[0])
+        self._segments = (Segment * len(inputs.segments))(
+            *(_segment(segment, cache.tensor(segment.slot)) for segment in inputs.segments)
+        )
+        self._pass = Pass(
+            num_rows=embedded.shape[0],
+            num_segments=len(inputs.segments),
+            num_threads=torch.get_num_threads(),
+            segments=self._segments,
+            rotations=self._rotations.data_ptr(),
+            positions=self._paths.positions.ctypes.data,
+            lines=self._paths.lines.ctypes.data,
+            line_starts=self._paths.line_starts.ctypes.data,
+            line_nodes=self._paths.line_nodes.ctypes.data,
+        )
+        num_bytes = stack.library.workspace_bytes(stack.layers[0].structure, self._pass)
+        self._pass.workspace = stack.workspace(num_bytes)
+
+    def layer(self, index: int) -> None:
+        """Add layer `index` to the stream."""
+        layer = self._stack.layers[index].structure
+        self._stack.library.layer(layer, self._pass, index, self.stream.data_ptr())
+
+    def logits(self, rows: NDArray[np.int64]) -> torch.Tensor:
+        """[M] rows of the pass -> [M, V] float32 logits."""
+        stack, wanted = self._stack, np.ascontiguousarray(rows)
+        logits = torch.empty(len(rows), stack.config.vocab_size)
+        padded_rows, padded_size = -(-len(rows) // 16) * 16, -(-stack.config.hidden_size // _MULTIPLE) * _MULTIPLE
+        workspace = stack.workspace(padded_rows * padded_size * 2)
+        stack.library.head(
+            stack.head.structure,
+            stack.norm.data_ptr(),
+            stack.config.norm_eps,
+            self.stream.data_ptr(),
+            wanted.ctypes.data,
+            len(rows),
+            torch.get_num_threads(),
+            workspace,
+            logits.data_ptr(),
+        )
+        return logits
+
+
+def _segment(segment: base.Segment, tensor: torch.Tensor) -> Segment:
+    return Segment(
+        slot=tensor.data_ptr(),
+        capacity=tensor.shape[3],
+        start=segment.start,
+        num_rows=segment.num_rows,
+        num_cached=segment.num_cached,
+        num_chain=segment.num_rows - len(_nodes(segment)),
+    )
+
+
+def _nodes(segment: base.Segment) -> Sequence[int]:
+    """Parents of the rows that are nodes of a branching tree; none where every row follows the row before it."""
+    if segment.parents is None or is_chain(segment.parents):
+        return ()
+    return segment.parents  # type: ignore[return-value]  # an array of numbers
+
+
+class _Paths:
+    """Where each row stands in its own path, and the paths of the trees: one line from the root to each leaf.
+
+    Args:
+        segments: the slots of the pass.
+        num_rows: rows of the pass.
+    """
+
+    def __init__(self, segments: Sequence[base.Segment], num_rows: int) -> None:
+        self.positions = np.empty(num_rows, dtype=np.int32)
+        self.lines = np.full(num_rows, -1, dtype=np.int32)
+        starts: list[int] = [0]
+        nodes: list[int] = []
+        for segment in segments:
+            first, parents = segment.start, np.asarray(_nodes(segment), dtype=np.int64)
+            end = first + segment.num_rows
+            num_chain = segment.num_rows - len(parents)
+            self.positions[first:end] = np.arange(segment.num_cached, segment.num_cached + segment.num_rows)
+            if len(parents) == 0:
+                continue
+            self.positions[first + num_chain : end] = segment.num_cached + num_chain - 1 + depths(parents)
+            for leaf in (node for node, below in enumerate(children(parents)[:-1]) if not below):
+                line = path(parents, leaf)
+                rows = first + num_chain + np.asarray(line)
+                self.lines[rows[self.lines[rows] < 0]] = len(starts) - 1  # a node is on the first line that holds it
+                nodes.extend(line)
+                starts.append(len(nodes))
+        self.line_starts = np.asarray(starts, dtype=np.int32)
+        self.line_nodes = np.asarray(nodes or [0], dtype=np.int32)

@@ -1,0 +1,73 @@
+// Sixteen floats at once, and bfloat16 as bits. The compiler lowers the vector type to AVX2 or AVX-512.
+//
+// Invariant: every helper treats lanes alike and apart, and NaN goes through all of them.
+#pragma once
+#include <cstdint>
+#include <cstring>
+
+typedef float Floats __attribute__((vector_size(64), aligned(4), may_alias));
+typedef int32_t Ints __attribute__((vector_size(64), aligned(4), may_alias));
+typedef uint32_t Bits __attribute__((vector_size(64), aligned(4), may_alias));
+typedef uint16_t Halves __attribute__((vector_size(32), aligned(2), may_alias));
+
+constexpr int kLanes = 16;
+
+static inline Floats load(const float* from) { return *reinterpret_cast<const Floats*>(from); }
+static inline void store(float* to, Floats values) { *reinterpret_cast<Floats*>(to) = values; }
+static inline Floats all(float value) { return value - Floats{}; }
+
+static inline Floats from_bfloat16(const uint16_t* from) {
+  return (Floats)(__builtin_convertvector(*reinterpret_cast<const Halves*>(from), Bits) << 16);
+}
+
+// Round to nearest, ties to even.
+static inline Bits bfloat16_bits(Floats values) {
+  const Bits bits = (Bits)values;
+  return (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+}
+
+static inline void to_bfloat16(uint16_t* to, Floats values) {
+  *reinterpret_cast<Halves*>(to) = __builtin_convertvector(bfloat16_bits(values), Halves);
+}
+
+static inline uint16_t to_bfloat16(float value) {
+  uint32_t bits;
+  memcpy(&bits, &value, sizeof bits);
+  return uint16_t((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+static inline float from_bits(uint16_t half) {
+  const uint32_t bits = uint32_t(half) << 16;
+  float value;
+  memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+static inline Floats select(Ints mask, Floats yes, Floats no) {
+  return (Floats)(((Ints)yes & mask) | ((Ints)no & ~mask));
+}
+
+static inline float sum(Floats values) {
+  float total = 0;
+  for (int lane = 0; lane < kLanes; lane++) total += values[lane];
+  return total;
+}
+
+// 2^x with a relative error below 2e-7; 0 below -126 (so for minus infinity), infinity above 128.
+static inline Floats exp2(Floats x) {
+  const Ints low = x < -126.0f, high = x >= 128.0f;
+  const Floats bounded = select(low | high, Floats{}, x);
+  const Floats shifted = bounded + 12582912.0f;  // 1.5 * 2^23: the sum's low bits hold the rounded number
+  const Floats part = bounded - (shifted - 12582912.0f);  // -0.5 to 0.5
+  Floats power = all(1.535336188319500e-4f);
+  power = power * part + 1.339887440266574e-3f;
+  power = power * part + 9.618437357674640e-3f;
+  power = power * part + 5.550332471162809e-2f;
+  power = power * part + 2.402264791363012e-1f;
+  power = power * part + 6.931472028550421e-1f;
+  power = power * part + 1.0f;
+  const Floats scaled = (Floats)((Ints)power + ((Ints)shifted << 23));
+  return select(high, all(__builtin_inff()), select(low, Floats{}, scaled));
+}
+
+static inline Floats silu(Floats x) { return x / (exp2(x * -1.4426950408889634f) + 1.0f); }

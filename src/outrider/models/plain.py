@@ -1,0 +1,130 @@
+"""The layers and the head with PyTorch's own operations: on every device, in every dtype.
+
+It knows layers and rows; it knows no requests. Invariant: in the width-invariant mode passes are padded to the row
+counts at which products keep their bits.
+"""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from outrider.cache.kv import KVCache
+from outrider.models.attention import AttentionPlan, attention_keeps_bits
+from outrider.models.base import ForwardInputs
+from outrider.models.config import ModelConfig, TensorSource
+from outrider.models.linear import MIN_ROWS, ROW_GROUP, Linear, keeps_bits
+from outrider.models.rope import RotationTable
+from outrider.models.weights import WeightReader
+
+__all__ = ["PlainStack"]
+
+
+class PlainStack:
+    """Layers run operation by operation; implements `models.stack.Stack`.
+
+    Args:
+        config: numbers of the model.
+        source: its tensors.
+        dtype: type of weights, keys and values.
+        device: where to run.
+        packed: whether the matrices are packed.
+        invariant: whether a row's result may not depend on what shares the pass.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        source: TensorSource,
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        packed: bool,
+        invariant: bool,
+    ) -> None:
+        self.config, self.dtype, self.device = config, dtype, device
+        self.packed, self.invariant = packed, invariant
+        reader = WeightReader(config, source, dtype=dtype, device=device, packed=packed, invariant=invariant)
+        self.layers = [reader.layer(index) for index in range(config.num_layers)]
+        self.norm = reader.norm("model.norm.weight")
+        self.head = reader.head()
+        self.rotations = RotationTable(config.rope, config.head_dim, device)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all matrices as stored, each once."""
+        return sum(layer.nbytes for layer in self.layers) + sum(part.nbytes for part in self.head)
+
+    def start(self, inputs: ForwardInputs, embedded: torch.Tensor, cache: KVCache) -> "_PlainRun":
+        """Prepare a pass; see `Stack.start`."""
+        return _PlainRun(self, inputs, embedded, cache)
+
+    def num_padded(self, num_rows: int) -> int:
+        """Rows with padding: an even number, so that no group of rows is a single row."""
+        if not self.invariant:
+            return num_rows
+        multiple = MIN_ROWS if self.packed else ROW_GROUP  # the order of a dense product depends on its size
+        return -(-num_rows // multiple) * multiple
+
+    def proves_invariance(self) -> bool:
+        """Whether products and attention keep a row's bits at every width here; a trial of a tenth of a second."""
+        layer, config = self.layers[0], self.config
+        trials: list[tuple[Linear, int]] = [
+            (layer.qkv, config.hidden_size),
+            (layer.output, config.num_heads * config.head_dim),
+            (layer.gate_up, config.hidden_size),
+            (layer.down, config.intermediate_size),
+            (self.head[-1], config.hidden_size),
+        ]
+        products = all(keeps_bits(linear, in_features, self.dtype) for linear, in_features in trials)
+        group = config.num_heads // config.num_kv_heads
+        reads = attention_keeps_bits(config.num_kv_heads, group, config.head_dim, self.dtype)
+        return self.invariant and products and reads
+
+
+class _PlainRun:
+    """One pass; implements `models.stack.Run`."""
+
+    def __init__(self, stack: PlainStack, inputs: ForwardInputs, embedded: torch.Tensor, cache: KVCache) -> None:
+        self._stack, self._cache, self._num_rows = stack, cache, embedded.shape[0]
+        num_padded = stack.num_padded(self._num_rows)
+        self._stream = embedded
+        if num_padded > self._num_rows:
+            padding = embedded.new_zeros(num_padded - self._num_rows, embedded.shape[1])
+            self._stream = torch.cat([embedded, padding])  # [P, D]
+        positions = self._padded(inputs.positions, num_padded)
+        self._rotations = stack.rotations.rows(positions, int(inputs.positions.max()))
+        self._plan = AttentionPlan(
+            inputs.segments,
+            num_padded,
+            group=stack.config.num_heads // stack.config.num_kv_heads,
+            dtype=stack.dtype,
+            device=stack.device,
+            invariant=stack.invariant,
+        )
+
+    @property
+    def stream(self) -> torch.Tensor:
+        """[N, D] float32 the residual stream."""
+        return self._stream[: self._num_rows]
+
+    def layer(self, index: int) -> None:
+        """Add layer `index` to the stream."""
+        self._stack.layers[index].forward(self._stream, self._rotations, self._plan, self._cache)
+
+    def logits(self, rows: NDArray[np.int64]) -> torch.Tensor:
+        """[M] rows of the pass -> [M, V] float32 logits."""
+        stack, num_wanted = self._stack, len(rows)
+        logits = torch.empty(num_wanted, stack.config.vocab_size, device=stack.device)
+        normed = stack.norm(self._stream.index_select(0, self._padded(rows, stack.num_padded(num_wanted))))
+        first = 0
+        for part in stack.head:
+            scores = part(normed)[:num_wanted]
+            logits[:, first : first + scores.shape[1]] = scores
+            first += scores.shape[1]
+        return logits
+
+    def _padded(self, values: NDArray[np.int64], num_rows: int) -> torch.Tensor:
+        """[num_rows] the values, then zeros."""
+        padded = torch.zeros(num_rows, dtype=torch.int64)
+        padded[: len(values)] = torch.from_numpy(values)
+        return padded.to(self._stack.device)

@@ -1,0 +1,183 @@
+"""The compiled layer gives what PyTorch's operations give, in every instruction set and for every shape that fits."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from outrider.errors import InvalidRequestError, UnsupportedError
+from outrider.models.base import ForwardInputs, Segment
+from outrider.models.decoder import Decoder
+from outrider.models.native.build import VARIANTS, build
+from outrider.models.native.library import library
+from outrider.models.native.stack import fits
+from outrider.models.native.weights import pack_rows
+from outrider.models.toy import MemorySource, random_source, toy_config
+
+SHAPES = {
+    "llama": {"family": "llama", "hidden": 192, "heads": 3, "kv_heads": 1, "vocab_size": 500},
+    "qwen2": {"family": "qwen2", "hidden": 256, "heads": 4, "kv_heads": 2, "vocab_size": 81, "tied_head": False},
+    "qwen3": {"family": "qwen3", "hidden": 256, "heads": 2, "kv_heads": 2, "vocab_size": 97},
+    "one head for all": {"family": "mistral", "hidden": 640, "heads": 20, "kv_heads": 1, "vocab_size": 64},
+    "wide heads": {"family": "llama", "hidden": 512, "heads": 2, "kv_heads": 1, "vocab_size": 64, "layers": 1},
+    "odd stream": {"family": "llama", "hidden": 96, "heads": 3, "kv_heads": 3, "vocab_size": 70},
+}
+
+
+@pytest.fixture(params=VARIANTS)
+def variant(request, native_variant) -> str:
+    native_variant(request.param)
+    return request.param
+
+
+def numbers(name: str, **changes):
+    config = toy_config(context_length=4096, **SHAPES[name])
+    return dataclasses.replace(config, **changes)
+
+
+def rounded(config, seed: int) -> MemorySource:
+    """Weights that bfloat16 holds exactly, so that both sides multiply the same numbers."""
+    source = random_source(config, seed, scale=0.08)
+    return MemorySource({name: source.tensor(name).bfloat16().float() for name in source.names()})
+
+
+def run(decoder: Decoder, tokens: np.ndarray, sizes: list[int], hidden: tuple[int, ...] = ()):
+    cache = decoder.make_cache()
+    slot, outputs, done = cache.acquire(), [], 0
+    cache.reserve(slot, len(tokens))
+    for size in sizes:
+        rows = np.arange(size)
+        inputs = ForwardInputs(tokens[done : done + size], done + rows, [Segment(slot, 0, size, done)], rows, hidden)
+        outputs.append(decoder.forward(inputs, cache))
+        done += size
+    return torch.cat([output.logits for output in outputs]), outputs, cache, slot
+
+
+def distance(one: torch.Tensor, other: torch.Tensor) -> float:
+    """Mean Kullback-Leibler divergence of two sets of logits."""
+    p, q = one.double().log_softmax(-1), other.double().log_softmax(-1)
+    return float((p.exp() * (p - q)).sum(-1).mean())
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_logits_hidden_states_and_cache_are_those_of_pytorch(variant, name):
+    config = numbers(name)
+    assert fits(config)
+    source = rounded(config, 3)
+    tokens = np.random.default_rng(0).integers(0, config.vocab_size, 700)  # crosses a span of keys
+    layers = tuple(range(config.num_layers + 1))
+    exact = Decoder(config, source, dtype=torch.float32, kernels="dense")
+    native = Decoder(config, source, dtype=torch.bfloat16, kernels="native")
+    expected, wanted, _, _ = run(exact, tokens, [700], layers)
+    logits, outputs, cache, slot = run(native, tokens, [700], layers)
+    plain, _, held, kept = run(Decoder(config, source, dtype=torch.bfloat16, kernels="dense"), tokens, [700])
+    assert torch.isfinite(logits).all()
+    assert distance(expected, logits) <= 1.5 * distance(expected, plain) + 1e-6  # no worse than PyTorch's bfloat16
+    for layer in layers:
+        scale = wanted[0].hidden[layer].abs().max()
+        assert (outputs[0].hidden[layer] - wanted[0].hidden[layer]).abs().max() < 0.03 * scale
+    ours, theirs = cache.tensor(slot)[..., :700, :].float(), held.tensor(kept)[..., :700, :].float()
+    assert (ours - theirs).abs().max() < 0.05 * theirs.abs().max()
+
+
+def test_biases_of_all_products_are_added(variant):
+    config = numbers("llama", qkv_bias=True, output_bias=True, mlp_bias=True)
+    source = rounded(config, 5)
+    tokens = np.random.default_rng(1).integers(0, config.vocab_size, 60)
+    expected = run(Decoder(config, source, dtype=torch.float32, kernels="dense"), tokens, [60])[0]
+    logits = run(Decoder(config, source, dtype=torch.bfloat16, kernels="native"), tokens, [60])[0]
+    assert (logits - expected).abs().max() < 0.05 * expected.abs().max()
+
+
+@pytest.mark.parametrize("cached", [3, 30, 125, 500, 510, 1020])
+def test_the_nodes_of_a_tree_have_the_bits_of_chains(variant, cached):
+    config = numbers("qwen2")
+    decoder = Decoder(config, rounded(config, 7), kernels="native", dtype=torch.bfloat16)
+    generator = np.random.default_rng(2)
+    prompt = generator.integers(0, 81, cached + 2)
+    parents = np.array(
+        [-1, -1, 0, 1, 0, 3, 2, 6, 7, 8, 1, 5, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27]
+    )
+    nodes = generator.integers(0, 81, len(parents))
+    depth = np.ones(len(parents), dtype=np.int64)
+    for node, parent in enumerate(parents):
+        depth[node] = 1 if parent < 0 else depth[parent] + 1
+    cache = decoder.make_cache()
+    slot = cache.acquire()
+    cache.reserve(slot, cached + 2 + len(parents))
+    rows = np.arange(cached)
+    decoder.forward(ForwardInputs(prompt[:cached], rows, [Segment(slot, 0, cached, 0)], rows[:0]), cache)
+    fed = np.concatenate([prompt[cached:], nodes])
+    positions = np.concatenate([[cached, cached + 1], cached + 1 + depth])
+    segment = Segment(slot, 0, len(fed), cached, parents)
+    scored = decoder.forward(ForwardInputs(fed, positions, [segment], np.arange(len(fed))), cache).logits
+    for leaf in sorted(set(range(len(parents))) - set(parents.tolist())):
+        path, at = [], leaf
+        while at >= 0:
+            path.insert(0, at)
+            at = parents[at]
+        text = np.concatenate([prompt, nodes[path]])
+        assert torch.equal(scored[2 + np.array(path)], run(decoder, text, [len(text)])[0][cached + 2 :]), leaf
+
+
+def test_threads_change_no_bit(variant):
+    config = numbers("llama")
+    decoder = Decoder(config, rounded(config, 9), kernels="native", dtype=torch.bfloat16)
+    tokens = np.random.default_rng(3).integers(0, 500, 90)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        alone = run(decoder, tokens, [60, 30])[0]
+        torch.set_num_threads(3)
+        assert torch.equal(run(decoder, tokens, [90])[0], alone)
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_numbers_that_are_not_finite_reach_the_logits(variant, value):
+    config = numbers("llama")
+    source = rounded(config, 9)
+    broken = MemorySource({name: source.tensor(name).clone() for name in source.names()})
+    broken.tensor("model.layers.0.self_attn.k_proj.weight")[0, 0] = value
+    decoder = Decoder(config, broken, kernels="native", dtype=torch.bfloat16)
+    assert not torch.isfinite(run(decoder, np.array([1, 2, 3]), [3])[0]).any()
+
+
+def test_packing_loses_nothing():
+    weight = torch.randn(70, 45).bfloat16()
+    packed = pack_rows(weight)
+    assert packed.shape == (3, 2, 2, 16, 16, 2)
+    rows = packed.permute(0, 2, 4, 1, 3, 5).reshape(96, 64)
+    assert torch.equal(rows[:70, :45], weight)
+    assert rows[70:].count_nonzero() == rows[:, 45:].count_nonzero() == 0
+
+
+def test_a_model_that_does_not_fit_runs_with_pytorch():
+    config = toy_config(hidden=32, heads=2)  # heads of 16 numbers
+    assert not fits(config)
+    assert Decoder(config, random_source(config, 0), dtype=torch.bfloat16).kernels != "native"
+    with pytest.raises(UnsupportedError, match="kernels is 'native'"):
+        Decoder(config, random_source(config, 0), dtype=torch.bfloat16, kernels="native")
+
+
+def test_the_library_can_be_switched_off(monkeypatch):
+    monkeypatch.setenv("OUTRIDER_NATIVE", "off")
+    library.cache_clear()
+    try:
+        assert library() is None
+        config = numbers("llama")
+        assert Decoder(config, random_source(config, 0), dtype=torch.bfloat16).kernels != "native"
+        monkeypatch.setenv("OUTRIDER_NATIVE", "sse")
+        library.cache_clear()
+        with pytest.raises(InvalidRequestError, match="OUTRIDER_NATIVE=sse"):
+            library()
+    finally:
+        library.cache_clear()
+
+
+def test_without_a_compiler_nothing_is_built(tmp_path, monkeypatch):
+    monkeypatch.setenv("CXX", str(tmp_path / "no-such-compiler"))
+    assert build(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
