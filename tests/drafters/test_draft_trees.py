@@ -9,6 +9,7 @@ from outrider.core.growth import allot, rank_values, survivors
 from outrider.core.params import Draw, SamplingParams
 from outrider.core.tree import children, depths, path, validate
 from outrider.drafters.draft_model import DraftModel
+from outrider.errors import InvalidRequestError, UnsupportedError
 from outrider.models.toy import TableTarget, random_decoder
 
 VOCAB, NAME, PROMPT = 16, "draft_model", [3, 1, 4, 1, 5]
@@ -102,13 +103,22 @@ def decoder(invariant=True):
     return random_decoder(5, vocab_size=VOCAB, hidden=16, layers=2, heads=2, kv_heads=1, invariant=invariant)
 
 
-@pytest.mark.parametrize("invariant", [True, False])
+def native():
+    """The compiled layer, bfloat16."""
+    try:
+        return random_decoder(
+            5, dtype=torch.bfloat16, vocab_size=VOCAB, hidden=96, heads=3, kv_heads=3, scale=0.1, kernels="native"
+        )
+    except (InvalidRequestError, UnsupportedError) as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.parametrize("make", [lambda: decoder(True), lambda: decoder(False), native], ids=["invariant", "plain", "native"])
 @pytest.mark.parametrize("length", [5, 126, 250])
-def test_a_tree_grown_level_by_level_has_the_logits_of_its_paths(invariant, length):
+def test_a_tree_grown_level_by_level_has_the_logits_of_its_paths(make, length):
     """Rows of earlier levels lie in the cache; keys of other branches may not be seen."""
-    model, prompt = decoder(invariant), [n % VOCAB for n in range(length)]
-    spy = Spy(model)
-    logits = []
+    model, prompt = make(), [n % VOCAB for n in range(length)]
+    spy, logits = Spy(model), []
     forward = spy.forward
 
     def keeping(inputs, cache):
@@ -120,16 +130,12 @@ def test_a_tree_grown_level_by_level_has_the_logits_of_its_paths(invariant, leng
     drafter = begun(spy, prompt)
     grow(drafter, prompt, budget=9, depth=4, width=3, draw=Draw.IID)
     text = drafter._texts["r"]
-    fed = iter(text.fed)
-    seen = 0
-    for rows in logits[1:]:
-        for row in rows:
-            node = next(fed)
-            line = [text.drafted[n] for n in path(np.asarray(text.parents), node)]
-            fresh = fresh_logits(decoder(invariant), [*prompt, *line], 1)[0]
-            assert torch.equal(row, fresh) if invariant else torch.allclose(row, fresh, atol=1e-4)
-            seen += 1
-    assert seen > 4
+    rows = torch.cat(logits[1:])
+    assert len(rows) == len(text.fed) > 4
+    for row, node in zip(rows, text.fed, strict=True):
+        line = [text.drafted[n] for n in path(np.asarray(text.parents), node)]
+        fresh = fresh_logits(model, [*prompt, *line], 1)[0]
+        assert torch.equal(row, fresh) if model.invariant else torch.allclose(row, fresh, atol=1e-4)
 
 
 def test_shares_and_ranks():
