@@ -107,6 +107,20 @@ THREADS = [
     "huggingface/transformers#32165",
     "microsoft/onnxruntime-genai PR 2528",
     "sgl-project/sglang#39597",
+    "vllm-project/vllm#7047",
+    "vllm-project/vllm#14742",
+    "spiritbuun/buun-llama-cpp PR 74",
+    "huggingface/transformers PR 27775",
+    "ml-explore/mlx-lm PR 1297",
+    "PaddlePaddle/FastDeploy PR 7774",
+    "vllm-project/vllm#16016",
+    "sgl-project/sglang#1504",
+    "vllm-project/vllm PR 25784",
+    "ggml-org/llama.cpp#19231",
+    "ggml-org/llama.cpp PR 21815",
+    "ggml-org/llama.cpp#10547",
+    "ggml-org/llama.cpp#13963",
+    "vllm-project/vllm#40875",
 ]
 NAMED_TEST = re.compile(r"(tests/[\w/]+\.py)::(\w+)")
 

@@ -6,7 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.analysis.enumerate import enumerate_law
-from outrider.analysis.theory import acceptance, block_tokens, expected_tokens, greedy_draft_acceptance, optimal_acceptance
+from outrider.analysis.theory import (
+    acceptance,
+    block_tokens,
+    expected_tokens,
+    greedy_draft_acceptance,
+    optimal_acceptance,
+)
 from outrider.core.growth import Place, draw_children
 from outrider.core.params import Draw, Rule
 from outrider.core.types import Proposal

@@ -28,10 +28,14 @@ def grow(drafter, tokens=PROMPT, budget=12, depth=4, width=3, params=WARM, **mor
 
 
 @pytest.mark.parametrize("draw", list(Draw))
-@pytest.mark.parametrize(("budget", "depth", "width"), [(12, 4, 3), (31, 6, 4), (31, 8, 2), (2, 4, 3), (7, 1, 4), (3, 5, 1)])
+@pytest.mark.parametrize(
+    ("budget", "depth", "width"), [(12, 4, 3), (31, 6, 4), (31, 8, 2), (2, 4, 3), (7, 1, 4), (3, 5, 1)]
+)
 def test_trees_keep_to_their_plan_in_every_draw(draw, budget, depth, width):
     for seed in range(5):
-        proposal = grow(begun(TableTarget(VOCAB, seed=seed)), budget=budget, depth=depth, width=width, draw=draw, seed=seed)
+        proposal = grow(
+            begun(TableTarget(VOCAB, seed=seed)), budget=budget, depth=depth, width=width, draw=draw, seed=seed
+        )
         validate(proposal, VOCAB)
         assert 0 < proposal.num_nodes <= budget
         assert depths(proposal.parents).max() <= depth
@@ -113,7 +117,9 @@ def native():
         pytest.skip(str(error))
 
 
-@pytest.mark.parametrize("make", [lambda: decoder(True), lambda: decoder(False), native], ids=["invariant", "plain", "native"])
+@pytest.mark.parametrize(
+    "make", [lambda: decoder(True), lambda: decoder(False), native], ids=["invariant", "plain", "native"]
+)
 @pytest.mark.parametrize("length", [5, 126, 250])
 def test_a_tree_grown_level_by_level_has_the_logits_of_its_paths(make, length):
     """Rows of earlier levels lie in the cache; keys of other branches may not be seen."""

@@ -56,7 +56,7 @@ def coupled_acceptance(p: Law, q: Law) -> float:
 
 
 def block_tokens(p: Law, q: Law, gamma: int) -> float:
-    """tau of the rule BLOCK for a chain of i.i.d. tokens, both laws the same at each position.
+    """Tau of the rule BLOCK for a chain of i.i.d. tokens, both laws the same at each position.
 
     Args:
         p: [V] target's law.
@@ -75,14 +75,12 @@ def block_tokens(p: Law, q: Law, gamma: int) -> float:
     for _ in range(gamma):
         weights = np.minimum(1.0, weights[:, None] * (p[drawn] / q[drawn])).ravel()
         chances = (chances[:, None] * q[drawn]).ravel()
-        weights, places = np.unique(weights, return_inverse=True)
-        chances = np.bincount(places, chances)
         tau += float(weights @ chances)
     return tau
 
 
 def greedy_draft_acceptance(p: Law, q: Law, k: int) -> float:
-    """Acceptance of the k - 1 most probable draft tokens and one sample of the rest: p(D) + sum_(x not in D) min(p, q_D).
+    """Acceptance of the k - 1 best draft tokens D and one sample of the rest: p(D) + sum_(x not in D) min(p, q_D).
 
     Args:
         p: [V] target's law.
