@@ -71,10 +71,14 @@ def block_tokens(p: Law, q: Law, gamma: int) -> float:
         Sun et al., ICLR 2025, arXiv 2403.10444, theorem 2.
     """
     drawn = q > 0
-    weights, chances, tau = np.ones(1), np.ones(1), 1.0
+    weights: Law = np.ones(1)
+    chances: Law = np.ones(1)
+    tau = 1.0
     for _ in range(gamma):
         weights = np.minimum(1.0, weights[:, None] * (p[drawn] / q[drawn])).ravel()
         chances = (chances[:, None] * q[drawn]).ravel()
+        weights, places = np.unique(weights, return_inverse=True)  # equal weights are one, so that few are left
+        chances = np.asarray(np.bincount(places, chances), dtype=np.float64)
         tau += float(weights @ chances)
     return tau
 
