@@ -7,17 +7,8 @@ Samples the anonymous resident memory of the process (files that are only mapped
 
 import argparse
 import json
-import threading
-import time
-from pathlib import Path
 
-
-def anonymous_bytes() -> int:
-    """Anonymous resident memory of this process now."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("RssAnon:"):
-            return int(line.split()[1]) * 1024
-    raise RuntimeError("this system does not report RssAnon")
+from outrider.bench.memory import PeakMemory, anonymous_bytes
 
 
 def main() -> None:
@@ -27,20 +18,20 @@ def main() -> None:
     parser.add_argument("--prompt-tokens", type=int, default=500)
     parser.add_argument("--tokens", type=int, default=64)
     options = parser.parse_args()
-    peaks = {"now": 0}
-    is_done = threading.Event()
+    if anonymous_bytes() is None:
+        raise SystemExit("this system does not report private memory")
+    with PeakMemory(0.002) as memory:
+        report = measure(options, memory)
+    print(json.dumps(report, indent=2))
 
-    def watch() -> None:
-        while not is_done.is_set():
-            peaks["now"] = max(peaks["now"], anonymous_bytes())
-            time.sleep(0.002)
 
-    threading.Thread(target=watch, daemon=True).start()
+def measure(options: argparse.Namespace, memory: PeakMemory) -> dict[str, object]:
+    """Load and generate."""
     from outrider.core.params import SamplingParams
     from outrider.engine.generate import build_engine
 
     engine = build_engine(options.model)
-    loading = peaks["now"]
+    loading = memory.peak_bytes()
     (request,) = engine.submit(
         [(7919 * i + 11) % 4096 + 300 for i in range(options.prompt_tokens)],
         SamplingParams(max_tokens=options.tokens, ignore_eos=True),
@@ -49,18 +40,16 @@ def main() -> None:
     while engine.num_unfinished:
         cache_bytes = max(cache_bytes, engine.cache.nbytes)
         engine.step()
-    is_done.set()
-    weights = engine.target.weight_bytes
-    report = {
+    weights, peak = engine.target.weight_bytes, memory.peak_bytes() or 0
+    return {
         "model": options.model,
         "weight_bytes": weights,
         "cache_bytes": cache_bytes,
-        "peak_private_bytes": peaks["now"],
+        "peak_private_bytes": peak,
         "peak_while_loading_bytes": loading,
-        "peak_over_weights_and_cache_bytes": peaks["now"] - weights - cache_bytes,
+        "peak_over_weights_and_cache_bytes": peak - weights - cache_bytes,
         "emitted": request.num_output,
     }
-    print(json.dumps(report, indent=2))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """What a step costs outside the target's passes, and whether the speed-up is what its parts predict.
 
     python benchmarks/step_cost.py --model smollm2
+    python benchmarks/step_cost.py --rows 49152 151936    (the processing chain and the noise alone, without a model)
 
 Three parts, each taking turns within one process: the share of a step that is neither pass (temperature 1, top-p 0.95,
 eight rows); plain decoding through the engine against a loop without any speculation code; and the measured speed-up of
@@ -8,6 +9,7 @@ a drafter that is right with a given probability against tokens a pass x plain p
 """
 
 import argparse
+import functools
 import json
 import statistics
 import time
@@ -16,7 +18,9 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
+from outrider.core.coins import At, BatchCoins, Stream
 from outrider.core.params import SamplingParams
+from outrider.core.process import History, PathState, Processor
 from outrider.drafters.scripted import ScriptedDrafter, all_right, wrong_half
 from outrider.engine.engine import Engine
 from outrider.engine.request import Request
@@ -34,8 +38,12 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rows", type=int, nargs="+", metavar="VOCABULARY", help="time laws and draws of made-up rows")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
+    if options.rows:
+        print(json.dumps([row_cost(size, kind, options.rounds) for size in options.rows for kind in _SHAPES], indent=2))
+        return
     loaded = load_model(options.model)
     prompt = loaded.tokenizer.apply_chat([{"role": "user", "content": PROMPT}])
     report = {
@@ -45,6 +53,52 @@ def main() -> None:
         "speedup": [speedup(loaded, prompt, options.tokens, options.rounds, wrong) for wrong in (0.1, 0.3, 0.5)],
     }
     print(json.dumps(report, indent=2))
+
+
+_SHAPES = {"peaked": 16.0, "broad": 0.0}
+"""How far the best of a row's thirty likely tokens stand above its many others."""
+
+
+def row_cost(vocab_size: int, shape: str, rounds: int) -> dict[str, object]:
+    """Microseconds that eight rows of logits take to become laws and then tokens, at several settings."""
+    generator = np.random.default_rng(1)
+    logits = generator.normal(scale=2.5, size=(8, vocab_size)).astype(np.float32)
+    if _SHAPES[shape]:
+        for row in logits:
+            row[generator.integers(0, vocab_size, size=30)] += np.linspace(_SHAPES[shape], 4, 30, dtype=np.float32)
+    settings = {
+        "temperature 1, top-p 0.95": SamplingParams(temperature=1.0, top_p=0.95),
+        "temperature 1": SamplingParams(temperature=1.0),
+        "temperature 0.7, top-k 50, top-p 0.9": SamplingParams(temperature=0.7, top_k=50, top_p=0.9),
+        "greedy": SamplingParams(),
+    }
+    coins = BatchCoins([Stream(5, 0)])
+    report: dict[str, object] = {"vocabulary": vocab_size, "shape": shape}
+    for name, params in settings.items():
+        processor = Processor(params, vocab_size)
+        state = processor.start(History([1, 2, 3]))
+        laws: list[np.ndarray] = []
+        law_seconds, draw_seconds = [], []
+        for _ in range(rounds + 1):
+            laws.clear()
+            law_seconds.append(timed(functools.partial(make_laws, processor, state, logits, laws)))
+            draw_seconds.append(timed(functools.partial(draw_tokens, coins, laws)))
+        parts = {"laws": statistics.median(law_seconds[1:]), "draws": statistics.median(draw_seconds[1:])}
+        report[name] = {part: round(1e6 * seconds) for part, seconds in parts.items()}
+    return report
+
+
+def make_laws(processor: Processor, state: PathState, logits: np.ndarray, laws: list[np.ndarray]) -> None:
+    """Append the law of each row."""
+    laws.extend(processor.law(row[None, :], [state]) for row in logits)
+
+
+def draw_tokens(coins: BatchCoins, laws: list[np.ndarray]) -> list[np.ndarray]:
+    """A token of each law, at positions of their own."""
+    return [coins.sample(law, at) for law, at in zip(laws, _PLACES, strict=True)]
+
+
+_PLACES = [At(np.array([0]), np.array([-1]), np.array([position])) for position in range(8)]
 
 
 def decode(

@@ -17,15 +17,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from outrider import analysis, errors
     from outrider.core.params import Draw, Rule, SamplingParams, Speculation
-    from outrider.core.types import Kept, Outcome, Plan, Proposal, TokenEvent
+    from outrider.core.types import Kept, Outcome, Plan, Proposal, Provenance, TokenEvent, TokenLogprobs
     from outrider.drafters.base import DraftContext, Drafter, Needs, Observation
     from outrider.engine.config import EngineConfig
     from outrider.engine.engine import Engine
     from outrider.engine.generate import Generation, build_engine, generate
     from outrider.engine.outbox import TextEvent
+    from outrider.engine.request import Request
     from outrider.engine.stats import SpecStats
     from outrider.models.base import Target
-    from outrider.models.loading import load_model
+    from outrider.models.loading import LoadedModel, load_model
     from outrider.policies.base import Policy, RequestView, Shape
 
 __all__ = [
@@ -36,12 +37,15 @@ __all__ = [
     "EngineConfig",
     "Generation",
     "Kept",
+    "LoadedModel",
     "Needs",
     "Observation",
     "Outcome",
     "Plan",
     "Policy",
     "Proposal",
+    "Provenance",
+    "Request",
     "RequestView",
     "Rule",
     "SamplingParams",
@@ -51,6 +55,7 @@ __all__ = [
     "Target",
     "TextEvent",
     "TokenEvent",
+    "TokenLogprobs",
     "analysis",
     "build_engine",
     "errors",
@@ -61,15 +66,16 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "core.params": ("Draw", "Rule", "SamplingParams", "Speculation"),
-    "core.types": ("Kept", "Outcome", "Plan", "Proposal", "TokenEvent"),
+    "core.types": ("Kept", "Outcome", "Plan", "Proposal", "Provenance", "TokenEvent", "TokenLogprobs"),
     "drafters.base": ("DraftContext", "Drafter", "Needs", "Observation"),
     "engine.config": ("EngineConfig",),
     "engine.engine": ("Engine",),
     "engine.generate": ("Generation", "build_engine", "generate"),
     "engine.outbox": ("TextEvent",),
+    "engine.request": ("Request",),
     "engine.stats": ("SpecStats",),
     "models.base": ("Target",),
-    "models.loading": ("load_model",),
+    "models.loading": ("LoadedModel", "load_model"),
     "policies.base": ("Policy", "RequestView", "Shape"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

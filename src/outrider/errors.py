@@ -13,6 +13,7 @@ OutriderError
 │   ├── DamagedModelError      truncated, corrupt or unsafe files
 │   └── UnsupportedModelError  a family or feature that the decoder does not know
 ├── DownloadError              no network, no disk space, wrong hash
+├── EndpointError              a server that is being measured is down or answers nonsense
 ├── CacheFullError             no room for more rows in the key-value cache
 └── GenerationError            a running request failed (NaN logits, every token banned)
 ```
@@ -22,6 +23,7 @@ __all__ = [
     "CacheFullError",
     "DamagedModelError",
     "DownloadError",
+    "EndpointError",
     "GenerationError",
     "InvalidRequestError",
     "ModelError",
@@ -67,6 +69,10 @@ class UnsupportedModelError(ModelError):
 
 class DownloadError(OutriderError):
     """A download that could not be finished; nothing is left half-written."""
+
+
+class EndpointError(OutriderError):
+    """A server that is being measured does not answer, or answers nonsense."""
 
 
 class CacheFullError(OutriderError):

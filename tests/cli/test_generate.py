@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import pytest
 from cli_helpers import run, write_model
@@ -41,6 +42,28 @@ def test_speculation_changes_no_token(model: str) -> None:
     assert one["tokens"] == other["tokens"] == drafted["tokens"]
     assert other["stats"]["drafted"] == 0
     assert drafted["stats"]["accepted_by"] == {"draft_model": drafted["stats"]["accepted"]}
+
+
+def test_a_prediction_is_followed_and_changes_no_token(model: str) -> None:
+    words = ("generate", PROMPT, "-m", model, *SAMPLED, "--json")
+    plain = json.loads(run(*words, "-d", "none").stdout)
+    Path("expected.txt").write_text(plain["text"], encoding="utf-8")
+    drafted = json.loads(run(*words, "--prediction", "expected.txt").stdout)
+    assert drafted["tokens"] == plain["tokens"]
+    assert set(drafted["stats"]["drafted_by"]) <= {"prediction", "ngram"}
+    alone = json.loads(run(*words, "--prediction", "expected.txt", "-d", "prediction").stdout)
+    assert set(alone["stats"]["drafted_by"]) == {"prediction"}
+    assert json.loads(run(*words, "-d", "prediction").stdout)["stats"]["drafted"] == 0
+    Path("other.txt").write_text("something else altogether", encoding="utf-8")
+    assert json.loads(run(*words, "--prediction", "other.txt", "--compare").stdout)["comparison"]["is_equal"]
+
+
+@pytest.mark.parametrize("drafter", ["suffix:shared=1000", "recycling:ranks=4"])
+def test_free_drafters_change_no_token(model: str, drafter: str) -> None:
+    words = ("generate", PROMPT, "-m", model, *SAMPLED, "--json", "-d")
+    plain, drafted = (json.loads(run(*words, name).stdout) for name in ("none", drafter))
+    assert drafted["tokens"] == plain["tokens"]
+    assert set(drafted["stats"]["drafted_by"]) == {drafter.split(":")[0]}
 
 
 def test_a_seed_is_drawn_and_reported(model: str) -> None:
@@ -140,3 +163,71 @@ def test_models_without_a_template_need_raw(tmp_path_factory: pytest.TempPathFac
     bare = str(write_model(tmp_path_factory.mktemp("bare") / "bare", template=False))
     assert "--raw" in run("generate", "hi", "-m", bare).stderr
     assert run("generate", "hi", "-m", bare, "--raw", "--max-tokens", "2").exit_code == 0
+
+
+def test_log_probabilities_of_the_document_do_not_depend_on_drafts(model: str) -> None:
+    words = ("generate", PROMPT, "-m", model, *SAMPLED, "--logprobs", "3", "--json")
+    drafted, plain = json.loads(run(*words).stdout), json.loads(run(*words, "-d", "none").stdout)
+    assert len(drafted["logprobs"]) == len(drafted["tokens"]) == 30
+    assert [entry["token"] for entry in drafted["logprobs"]] == drafted["tokens"] == plain["tokens"]
+    for one, other in zip(drafted["logprobs"], plain["logprobs"], strict=True):
+        assert one["logprob"] == pytest.approx(other["logprob"], abs=1e-4)
+        assert [rival["token"] for rival in one["top"]] == [rival["token"] for rival in other["top"]]
+        assert len(one["top"]) == 3
+        assert one["top"][0]["logprob"] >= one["top"][1]["logprob"] >= one["top"][2]["logprob"]
+    assert json.loads(run("generate", PROMPT, "-m", model, *SAMPLED, "--json").stdout)["logprobs"] is None
+
+
+def test_log_probabilities_stop_where_the_text_stops(model: str) -> None:
+    text = run("generate", PROMPT, "-m", model, *SAMPLED).stdout
+    words = ("generate", PROMPT, "-m", model, *SAMPLED, "--stop", text[10:12], "--logprobs", "0", "--json")
+    document = json.loads(run(*words).stdout)
+    assert document["finish_reason"] == "stop"
+    assert len(document["logprobs"]) == len(document["tokens"]) < 30
+    assert all(entry["top"] == [] for entry in document["logprobs"])
+
+
+def test_several_texts_of_one_prompt(model: str) -> None:
+    words = ("generate", PROMPT, "-m", model, *SAMPLED, "--n", "3")
+    document = json.loads(run(*words, "--json").stdout)
+    texts = [choice["text"] for choice in document["choices"]]
+    assert len(set(texts)) == 3
+    assert texts[0] == json.loads(run("generate", PROMPT, "-m", model, *SAMPLED, "--json").stdout)["text"]
+    result = run(*words)
+    assert result.stdout == "".join(text + "\n" for text in texts)
+    assert len(result.stderr.splitlines()) == 3
+
+
+def test_an_echo_begins_with_the_prompt(model: str) -> None:
+    words = ("generate", PROMPT, "--raw", "-m", model, *SAMPLED)
+    assert run(*words, "--echo").stdout == PROMPT + run(*words).stdout
+
+
+def test_failures_of_drafters_are_shown(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from outrider.drafters.ngram import NgramDrafter
+
+    def fail(*_: object) -> None:
+        raise ValueError("broken on purpose")
+
+    words = ("generate", PROMPT, "-m", model, *SAMPLED)
+    whole = json.loads(run(*words, "--json").stdout)
+    assert whole["drafter_failures"] == {}
+    monkeypatch.setattr(NgramDrafter, "propose", fail)
+    broken = json.loads(run(*words, "--json").stdout)
+    assert broken["tokens"] == whole["tokens"]
+    count = broken["drafter_failures"]["ngram"]
+    assert count > 1
+    assert f"{count} times" in next(
+        line for line in run(*words, "--stats").stderr.splitlines() if line.startswith("ngram failed")
+    )
+
+
+def test_compare_tells_how_close_the_first_difference_was(model: str) -> None:
+    words = ("generate", PROMPT, "-m", model, *SAMPLED, "--rule", "token", "-d", f"draft_model:model={model}")
+    compared = json.loads(run(*words, "--compare", "--json").stdout)["comparison"]
+    place = compared["first_difference"]
+    assert compared["margin"] > 0
+    plain = ("generate", PROMPT, "-m", model, *SAMPLED, "-d", "none", "--rule", "token", "--json", "--logprobs", "2")
+    best = json.loads(run(*plain).stdout)["logprobs"][place]["top"]
+    assert compared["margin"] == pytest.approx(best[0]["logprob"] - best[1]["logprob"], abs=1e-4)
+    assert "the model's best two logits are" in run(*words, "--compare").stderr

@@ -8,10 +8,19 @@ from cli_helpers import refusal, run, write_model
 from outrider.errors import OutriderError
 
 WORDS = {
+    ("--logprobs", "2"): ("--logprobs", "--json"),
+    ("--logprobs", "21", "--json"): ("logprobs is 21", "0 to 20"),
+    ("--n", "0"): ("n is 0",),
+    ("--n", "2", "--compare"): ("--compare", "--n is 2"),
+    ("--n", "2", "--show-draft"): ("--show-draft", "--n is 2"),
+    ("--echo", "--logprobs", "1", "--json"): ("echo is true and logprobs is 1", "not computed"),
     ("--drafter", "ngrm"): ("'ngrm'", "draft_model, ngram"),
     ("--drafter", "ngram:mx=3"): ("'mx'", "max"),
     ("--drafter", "draft_model"): ("add model=...",),
     ("--drafter", "draft_model:model=smolm2"): ("'smolm2'", "smollm2"),
+    ("--drafter", "suffix:shared=few"): ("'few'", "a whole number of at least 0"),
+    ("--prediction", "missing.txt"): ("--prediction missing.txt cannot be read", "give a readable text file"),
+    ("--prediction", "."): ("--prediction . cannot be read",),
     ("--policy", "fixd"): ("'fixd'", "fixed"),
     ("--drafter", "draft_model:model=a/b,dtype=int3"): ("'int3'", "bfloat16"),
     ("--dtype", "int3"): ("dtype is 'int3'", "bfloat16"),
@@ -45,6 +54,20 @@ MISUSE = {
 def test_values_that_cannot_be_meant(model: str, words: tuple[str, ...]) -> None:
     sentence = refusal("generate", "hi", "-m", model, *words)
     assert all(part in sentence for part in WORDS[words]), sentence
+
+
+@pytest.mark.parametrize(
+    ("data", "words", "sentence"),
+    [
+        (b"", (), "--prediction expected.txt is empty"),
+        (b"caf\xe9", (), "--prediction expected.txt is no UTF-8 text (byte 3 is 0xe9); convert it first."),
+        (b"x", ("-d", "ngram"), "no drafter follows it; add --drafter prediction."),
+        (b"x" * 300, (), "prediction has 300 tokens, but no output can be longer than the context of 256; shorten it."),
+    ],
+)
+def test_predictions_that_cannot_be_followed(model: str, data: bytes, words: tuple[str, ...], sentence: str) -> None:
+    Path("expected.txt").write_bytes(data)
+    assert sentence in refusal("generate", "hi", "-m", model, "--prediction", "expected.txt", *words)
 
 
 @pytest.mark.parametrize("words", MISUSE, ids=" ".join)

@@ -25,7 +25,7 @@ def test_help_imports_no_tensor_library() -> None:
         "sys.exit(', '.join({'torch', 'numpy', 'transformers', 'huggingface_hub'} & sys.modules.keys()) or 0)"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    for words in (["--help"], ["generate", "--help"], ["models", "inspect", "--help"]):
+    for words in (["--help"], ["generate", "--help"], ["bench", "--help"], ["models", "inspect", "--help"]):
         done = subprocess.run([sys.executable, "-c", code, *words], env=environment, capture_output=True, text=True)
         assert (done.returncode, done.stderr) == (0, "")
         assert "Usage: outrider" in done.stdout

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import outrider.core.coins
-from outrider.core.arrays import mix64
+from outrider.core.arrays import mix64, mix64_number
 from outrider.core.coins import (
     At,
     BatchCoins,
@@ -244,6 +244,37 @@ def test_single_state_and_batch_of_states_agree():
     alone = [int(stream_states(s, Purpose.MATCH, p)[0]) for s, p in zip(seeds, positions, strict=True)]
     assert together.tolist() == alone
     assert mix64(np.asarray([0])).tolist() == [0]
+
+
+@given(number=st.integers(-(2**63), 2**63 - 1), more=st.lists(st.integers(-1, 2**40), max_size=3))
+def test_one_number_and_an_array_of_them_are_mixed_alike(number, more):
+    assert mix64_number(number) == mix64(np.asarray([number]))[0]
+    assert mix64(torch.tensor([number]))[0] == mix64_number(number)
+    pairs = stream_states([number, 3], *([word, 9] for word in more))
+    assert stream_states(number, *more).tolist() == pairs[:1].tolist()
+    assert stream_states(np.asarray([number]), *(np.int64(word) for word in more)).tolist() == pairs[:1].tolist()
+
+
+@pytest.mark.parametrize(("rows", "count"), [(1, 1), (1, 5), (3, 1)])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_long_row_races_in_blocks_to_the_same_end(monkeypatch, rows, count, sparse):
+    generator = np.random.default_rng(1)
+    for seed in range(20):
+        weights = generator.exponential(size=(rows, 700)) ** 4
+        if sparse:  # some blocks without any token
+            weights[:, generator.permutation(700)[: 700 - 2 * count]] = 0
+        law, states = weights / weights.sum(axis=1, keepdims=True), stream_states(seed, 0, np.arange(rows))
+        whole = race(law, states, count).tolist()
+        with monkeypatch.context() as patch:
+            patch.setattr(outrider.core.coins, "_MANY", 0)
+            patch.setattr(outrider.core.coins, "_BLOCK", 64)
+            assert race(law, states, count).tolist() == whole
+
+
+def test_a_row_with_a_single_token_needs_no_noise():
+    law = np.zeros((2, 10_000), dtype=np.float32)
+    law[0, 9_999] = law[1, 0] = 1
+    assert race(law, stream_states(1, 0, [3, 4])).tolist() == [9_999, 0]
 
 
 def test_fresh_seeds_are_valid_and_differ():

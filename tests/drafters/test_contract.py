@@ -14,8 +14,11 @@ from outrider.drafters import scripted
 from outrider.drafters.draft_model import DraftModel
 from outrider.drafters.ngram import NgramDrafter
 from outrider.drafters.none import NoDrafter
+from outrider.drafters.prediction import PredictionDrafter
+from outrider.drafters.recycling import RecyclingDrafter
 from outrider.drafters.registry import list_drafters
 from outrider.drafters.scripted import ScriptedDrafter
+from outrider.drafters.suffix import SuffixDrafter
 from outrider.models.toy import TableTarget
 
 VOCAB = 16
@@ -32,6 +35,9 @@ class EndlessText(defaultdict):
 CASES = {
     "none": NoDrafter,
     "ngram": lambda: NgramDrafter(4, 1),
+    "suffix": SuffixDrafter,
+    "prediction": PredictionDrafter,
+    "recycling": RecyclingDrafter,
     "draft_model": lambda: DraftModel(TableTarget(VOCAB, order=2, seed=3), VOCAB),
     "scripted": lambda: ScriptedDrafter(scripted.all_right(EndlessText())),  # not registered: for tests
 }
@@ -59,6 +65,7 @@ def ask(drafter, tokens=TEXT, budget=4, *, request_id="r", **more):
 
 def asked(drafter, tokens, budget, *, request_id="r", depth=None, width=1, **more):
     more.setdefault("params", SamplingParams(temperature=1.0))
+    more.setdefault("prediction", TEXT)
     return context(
         tokens, plan(drafter.name, budget, depth=depth, width=width), request_id=request_id, vocab_size=VOCAB, **more
     )

@@ -26,6 +26,10 @@ def test_every_option_is_read_with_its_type():
         "dtype": "auto",
         "device": "auto",
     }
+    suffix = build_drafter("suffix:max=9,min=2,shared=50")
+    assert (suffix._longest, suffix._shortest, suffix.store._max_tokens) == (9, 2, 50)
+    recycling = build_drafter("recycling:ranks=3,entries=7,shared=true")
+    assert (recycling.needs.top_k, recycling._max_entries, recycling._is_shared) == (3, 7, True)
     index = build_drafter("ngram:max=3,min=1,earliest=true")._new_index()
     assert (list(index._lengths), index._earliest) == ([3, 2, 1], True)
 
@@ -33,7 +37,10 @@ def test_every_option_is_read_with_its_type():
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("ngrams", "drafter 'ngrams' does not exist; choose one of draft_model, ngram, none."),
+        (
+            "ngrams",
+            "'ngrams' does not exist; choose one of draft_model, ngram, none, prediction, recycling, suffix.",
+        ),
         ("", "'' has no name"),
         ("ngram:maximum=4", "drafter ngram has no option 'maximum'; it has max, min, earliest."),
         ("none:max=4", "drafter none has no option 'max'; it has none."),
@@ -45,6 +52,13 @@ def test_every_option_is_read_with_its_type():
         ("ngram:max=3,max=4", "max is given twice"),
         ("ngram:max=2,min=3", "max=2 and min=3"),
         ("ngram:earliest=perhaps", "give true or false"),
+        ("suffix:max=65", "max of drafter suffix is '65'; give a whole number from 1 to 64."),
+        ("suffix:max=2,min=3", "drafter suffix has max=2 and min=3"),
+        ("suffix:shared=-1", "shared of drafter suffix is '-1'"),
+        ("prediction:text=x", "drafter prediction has no option 'text'; it has none."),
+        ("recycling:ranks=0", "ranks of drafter recycling is '0'; give a whole number from 1 to 32."),
+        ("recycling:entries=0", "entries of drafter recycling is '0'"),
+        ("recycling:shared=3", "give true or false"),
         ("draft_model", "drafter draft_model needs the option model"),
         ("draft_model:model=", "model of drafter draft_model is ''"),
         ("draft_model:model=x,min_confidence=nan", "min_confidence of drafter draft_model is 'nan'"),
@@ -60,7 +74,7 @@ def test_what_cannot_be_meant_is_refused_with_a_sentence(text, sentence):
 
 def test_the_list_says_what_exists():
     entries = list_drafters()
-    assert [entry.name for entry in entries] == ["draft_model", "ngram", "none"]
+    assert [entry.name for entry in entries] == ["draft_model", "ngram", "none", "prediction", "recycling", "suffix"]
     assert all(entry.help and option.help for entry in entries for option in entry.options)
 
 

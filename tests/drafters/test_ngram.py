@@ -100,7 +100,7 @@ def test_a_rewound_text_is_indexed_anew():
     """ggml-org/llama.cpp#21815: positions beyond a shortened text."""
     tokens = [1, 2, 3, 1, 2]
     drafter = started(tokens)
-    assert propose(drafter, [4, 4], 1).num_nodes == 0
+    assert propose(drafter, [4, 3], 1).num_nodes == 0
     assert propose(drafter, [8, 9, 7, 8, 9], 1).tokens.tolist() == [7]
 
 

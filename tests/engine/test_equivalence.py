@@ -33,7 +33,10 @@ from outrider.drafters import scripted
 from outrider.drafters.base import Drafter
 from outrider.drafters.draft_model import DraftModel
 from outrider.drafters.ngram import NgramDrafter
+from outrider.drafters.prediction import PredictionDrafter
+from outrider.drafters.recycling import RecyclingDrafter
 from outrider.drafters.scripted import ScriptedDrafter
+from outrider.drafters.suffix import SuffixDrafter
 from outrider.models.base import Target
 from outrider.models.toy import TableTarget, random_decoder
 from outrider.policies.base import Policy
@@ -88,6 +91,8 @@ CHAINS = chains()
 def models(target: Target) -> dict[str, Drafter]:
     return {
         "ngram": NgramDrafter(3, 1),
+        "suffix": SuffixDrafter(shared=500),
+        "recycling": RecyclingDrafter(shared=True),
         "the target": DraftModel(target, VOCAB),
         "other weights": DraftModel(decoder(2, layers=1), VOCAB),
         "less padding": DraftModel(decoder(2, 48), VOCAB),
@@ -120,8 +125,36 @@ def known(target: Target, params: SamplingParams) -> SameText:
 @pytest.mark.parametrize("name", MODELS)
 def test_models_and_lookups_change_nothing(name: str, sampling: str) -> None:
     target, params = decoder(), SAMPLINGS[sampling]
-    policy = POLICIES["heuristic" if name == "ngram" else "fixed"]()
+    policy = POLICIES["heuristic" if name in ("ngram", "recycling") else "fixed"]()
     check(target, models(target)[name], policy, params, range(1, 9) if name in ("ngram", "the target") else (1, 2, 5))
+
+
+FREE = {
+    "ngram": lambda: NgramDrafter(3, 1),
+    "suffix": lambda: SuffixDrafter(shared=500),
+    "prediction": PredictionDrafter,
+    "recycling": lambda: RecyclingDrafter(shared=True),
+}
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("width", [1, 4])
+@pytest.mark.parametrize("name", [*FREE, "all"])
+def test_free_drafters_change_nothing_as_chains_and_as_trees(name: str, width: int, sampling: str) -> None:
+    target, params = decoder(), SAMPLINGS[sampling]
+    expected = plain(target, PROMPT, params)
+    predictions = [expected, [*expected[:5], 1, *expected[9:]], expected[::-1], [3]]
+    drafters = [make() for label, make in FREE.items() if name in (label, "all")]
+    running = engine(target, drafters, Wide(8, 8, width))
+    follows = running.drafters.needs.prediction
+    for prediction in predictions:
+        request = running.submit(PROMPT, params, prediction=prediction if follows else None)[0]
+        finish(running)
+        assert request.output == expected
+        if prediction is expected and name in ("prediction", "all"):
+            assert request.stats.steps < COUNT // 2
+    assert not running.drafters.num_failures
+    assert_idle(running)
 
 
 @pytest.mark.parametrize("draw", [Draw.DETERMINISTIC, Draw.SHARED_NOISE, Draw.IID])

@@ -11,17 +11,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from engine_helpers import PROMPT, VOCAB, Altered, SameText, Wide, assert_idle, decoder, engine, finish, plain
+from engine_helpers import PROMPT, VOCAB, Altered, SameText, Wide, assert_idle, decoder, engine, finish, plain, run
 
 from outrider.core.params import Rule, SamplingParams, Speculation
 from outrider.core.types import Kept, Plan, Proposal
 from outrider.drafters import scripted
 from outrider.drafters.base import DraftContext, Needs, Observation
 from outrider.drafters.draft_model import DraftModel
+from outrider.drafters.ngram import NgramDrafter
 from outrider.drafters.scripted import ScriptedDrafter
 from outrider.errors import GenerationError, InvalidRequestError, UnsupportedError
 from outrider.models.base import ForwardInputs
+from outrider.policies.base import Policy
 from outrider.policies.fixed import Fixed
+from outrider.policies.heuristic import Heuristic
 
 COUNT = 20
 BAD = 11  # index in the sequence of the first token that cannot be drawn
@@ -287,3 +290,13 @@ def test_a_policy_that_asks_for_too_much_gets_what_there_is_room_for() -> None:
         finish(running)
         assert request.tokens == text
         assert request.stats.drafted <= 9 * request.stats.steps
+
+
+@pytest.mark.parametrize("make", [lambda: Fixed(4, ["typo"]), lambda: Heuristic(2, 4, ["ngram", "typo"])])
+def test_a_policy_that_names_a_drafter_nobody_loaded_is_refused(make: Callable[[], Policy]) -> None:
+    with pytest.raises(InvalidRequestError, match="policy names drafter 'typo', which is not loaded; this engine has"):
+        engine(decoder(), [NgramDrafter(3, 1)], make())
+    with pytest.raises(InvalidRequestError, match="has: none"):
+        engine(decoder(), [], make())
+    running = engine(decoder(), [NgramDrafter(3, 1)], Fixed(4, ["ngram"]))
+    assert run(running, PROMPT, SamplingParams(max_tokens=4)).num_output == 4

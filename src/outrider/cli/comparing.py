@@ -1,21 +1,22 @@
 """The same prompt with and without speculation, taking turns in one process.
 
-This module knows runs and their times. Invariant: both kinds have the same seed, prompt and engine, run equally often
-and stand equally early on average, so that a machine that slows down slows both.
+The runs are those of `bench`; this module says how one prompt is compared. Invariant: both kinds have the same seed,
+prompt and engine and run equally often, so that a machine that slows down slows both.
 """
 
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
+from outrider.bench.runs import Run, first_difference, margin_at, measure, seconds_per_token
+from outrider.bench.turns import turn_order
 from outrider.cli.console import progress_bar
 from outrider.core.params import SamplingParams, Speculation
 from outrider.engine.engine import Engine
-from outrider.engine.generate import Generation, collect
 
 __all__ = ["Comparison", "compare"]
 
-_ORDER = (False, True, True, False, False, True)
+_TURNS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,8 @@ class Comparison:
         is_equal: whether all runs gave the same tokens.
         first_difference: output position at which they differ; None where they do not.
         rounds: runs of each kind.
+        margin: how far the model's two largest logits are apart at that position, before temperature and penalties; a
+            small one says that rounding decided. None where the tokens are the same.
     """
 
     plain_seconds: float
@@ -35,6 +38,7 @@ class Comparison:
     is_equal: bool
     first_difference: int | None
     rounds: int
+    margin: float | None = None
 
     @property
     def speedup(self) -> float | None:
@@ -48,7 +52,14 @@ class Comparison:
         return asdict(self) | {"speedup": self.speedup}
 
 
-def compare(engine: Engine, prompt: Sequence[int], params: SamplingParams, speculation: Speculation) -> Comparison:
+def compare(
+    engine: Engine,
+    prompt: Sequence[int],
+    params: SamplingParams,
+    speculation: Speculation,
+    *,
+    prediction: Sequence[int] | None = None,
+) -> Comparison:
     """Decode a prompt by turns with speculation off and on; the engine should be warm.
 
     Args:
@@ -56,32 +67,27 @@ def compare(engine: Engine, prompt: Sequence[int], params: SamplingParams, specu
         prompt: token ids.
         params: with a seed, so that the runs can be equal.
         speculation: how the speculative runs speculate.
+        prediction: the output that the caller expects.
     """
-    plain: list[Generation] = []
-    speculative: list[Generation] = []
-    with progress_bar("comparing", len(_ORDER)) as tick:
-        for is_on in _ORDER:
-            asked = replace(speculation, off=not is_on)
-            result = collect(engine, engine.submit(prompt, params, asked))[0]
-            (speculative if is_on else plain).append(result)
-            tick()
-    texts = [result.tokens for result in plain + speculative]
-    differing = [place for text in texts if (place := _first_difference(texts[0], text)) is not None]
+    runs: dict[bool, list[Run]] = {False: [], True: []}
+    with progress_bar("comparing", _TURNS * len(runs)) as tick:
+        for turn in range(_TURNS):
+            for is_on in turn_order(list(runs), turn):
+                asked = replace(speculation, off=not is_on)
+                runs[is_on].append(measure(engine, prompt, params, asked, prediction=prediction))
+                tick()
+    texts = [run.output for run in runs[False] + runs[True]]
+    differing = [place for text in texts if (place := first_difference(texts[0], text)) is not None]
+    place = min(differing, default=None)
     return Comparison(
-        plain_seconds=_seconds_per_token(plain),
-        speculative_seconds=_seconds_per_token(speculative),
+        plain_seconds=_median(runs[False]),
+        speculative_seconds=_median(runs[True]),
         is_equal=not differing,
-        first_difference=min(differing, default=None),
-        rounds=len(plain),
+        first_difference=place,
+        rounds=_TURNS,
+        margin=None if place is None else margin_at(engine, prompt, runs[False][0], place, params),
     )
 
 
-def _seconds_per_token(results: Sequence[Generation]) -> float:
-    return statistics.median(result.seconds_per_token for result in results)
-
-
-def _first_difference(one: Sequence[int], other: Sequence[int]) -> int | None:
-    if one == other:
-        return None
-    shared = (place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
-    return next(shared, min(len(one), len(other)))
+def _median(runs: Sequence[Run]) -> float:
+    return statistics.median(seconds_per_token([run]) or 0.0 for run in runs)

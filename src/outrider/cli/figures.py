@@ -3,6 +3,8 @@
 This module knows results; it does not run anything.
 """
 
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -11,14 +13,20 @@ from outrider.cli.console import note, print_rows
 from outrider.cli.job import Job
 from outrider.core.params import Rule, SamplingParams
 from outrider.engine.generate import Generation
+from outrider.models.tokenizer import Tokenizer
 
 __all__ = ["document", "summary"]
 
 
 def summary(
-    result: Generation, params: SamplingParams, comparison: Comparison | None, *, rule: str, show_all: bool
+    result: Generation,
+    params: SamplingParams,
+    comparison: Comparison | None,
+    failures: Mapping[str, int] | None,
+    *,
+    rule: str,
 ) -> None:
-    """Print the line of figures, the comparison and, if wanted, everything that was counted."""
+    """Print the line of figures and the comparison, and everything that was counted where failures are given."""
     stats = result.stats
     parts = [
         f"{len(result.tokens)} tokens{' (cut at the limit)' if result.finish_reason == 'length' else ''}",
@@ -35,18 +43,32 @@ def summary(
     note(" · ".join(parts))
     if comparison is not None:
         note(_compared(comparison, rule))
-    if show_all:
-        print_rows(_rows(result), to_stderr=True)
+    if failures is not None:
+        print_rows([*_rows(result), *_failed(failures)], to_stderr=True)
 
 
-def document(job: Job, result: Generation, params: SamplingParams, comparison: Comparison | None) -> dict[str, Any]:
-    """Everything about one generation, ready for JSON."""
+def document(
+    job: Job,
+    results: Sequence[Generation],
+    params: SamplingParams,
+    comparison: Comparison | None,
+    failures: Mapping[str, int],
+    tokenizer: Tokenizer,
+) -> dict[str, Any]:
+    """Everything about one call, ready for JSON; several texts stand in `choices`, each with its own figures."""
+    shared = {"model": job.model, "drafters": job.drafters, "policy": job.policy, "rule": job.rule, "tree": job.tree}
+    texts = [_text(result, params, tokenizer) for result in results]
+    more = {
+        "sampling": asdict(params) | {"seed": results[0].seed},
+        "drafter_failures": dict(failures),
+        "comparison": None if comparison is None else comparison.as_dict(),
+    }
+    return shared | (texts[0] if len(texts) == 1 else {"choices": texts}) | more
+
+
+def _text(result: Generation, params: SamplingParams, tokenizer: Tokenizer) -> dict[str, Any]:
+    """One text with its figures."""
     return {
-        "model": job.model,
-        "drafters": job.drafters,
-        "policy": job.policy,
-        "rule": job.rule,
-        "tree": job.tree,
         "is_exact": result.is_exact,
         "text": result.text,
         "tokens": result.tokens,
@@ -56,11 +78,27 @@ def document(job: Job, result: Generation, params: SamplingParams, comparison: C
         "first_token_seconds": result.first_token_seconds,
         "decode_seconds": result.decode_seconds,
         "tokens_per_second": 1 / result.seconds_per_token if result.seconds_per_token else None,
-        "sampling": asdict(params) | {"seed": result.seed},
         "provenance": [asdict(who) for who in result.provenance],
+        "logprobs": None if params.logprobs is None else _logprobs(result, tokenizer),
         "stats": result.stats.as_dict(),
-        "comparison": None if comparison is None else comparison.as_dict(),
     }
+
+
+def _logprobs(result: Generation, tokenizer: Tokenizer) -> list[dict[str, Any]]:
+    """The model's own view of each token, before temperature, penalties and cuts."""
+
+    def named(token: int, logprob: float) -> dict[str, Any]:
+        return {"token": token, "text": tokenizer.decode([token], skip_special=False), "logprob": _finite(logprob)}
+
+    return [
+        named(token, entry.logprob) | {"top": [named(*rival) for rival in entry.top]}
+        for token, entry in zip(result.tokens, result.logprobs, strict=True)
+    ]
+
+
+def _finite(logprob: float) -> float | None:
+    """A number that JSON knows; None for a token that the model itself gives no probability."""
+    return logprob if math.isfinite(logprob) else None
 
 
 def _compared(comparison: Comparison, rule: str) -> str:
@@ -71,6 +109,8 @@ def _compared(comparison: Comparison, rule: str) -> str:
         equal += f" (rule {rule} is approximate)"
     elif place is not None and rule != Rule.MATCH.value:
         equal += f" (rule {rule} keeps the law, not the text)"
+    if comparison.margin is not None:
+        equal += f" (there the model's best two logits are {comparison.margin:.3g} apart)"
     runs = f"{equal} in {2 * comparison.rounds} runs by turns"
     if comparison.speedup is None:
         return f"speed-up unknown, the text is too short to time: {runs}"
@@ -78,6 +118,11 @@ def _compared(comparison: Comparison, rule: str) -> str:
         f"speed-up {comparison.speedup:.2f}: {1 / comparison.speculative_seconds:.1f} tokens/s with speculation, "
         f"{1 / comparison.plain_seconds:.1f} without, {runs}"
     )
+
+
+def _failed(failures: Mapping[str, int]) -> list[tuple[str, str]]:
+    """Rows about drafters that raised or broke the rules."""
+    return [(f"{name} failed", f"{count} times") for name, count in sorted(failures.items())]
 
 
 def _rows(result: Generation) -> list[tuple[str, str]]:

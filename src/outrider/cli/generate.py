@@ -53,16 +53,21 @@ def command(
     ignore_eos: Annotated[
         bool, typer.Option("--ignore-eos", metavar="", help="Go on past end-of-text tokens.", rich_help_panel=_SAMPLING)
     ] = False,
+    n: Annotated[int, typer.Option("--n", help="Independent texts for the prompt.", rich_help_panel=_SAMPLING)] = 1,
     drafter: Annotated[
         list[str] | None,
         typer.Option(
             "--drafter",
             "-d",
             metavar="<text>",
-            help="none, ngram[:max=4,min=2] or draft_model:model=NAME; may be repeated. Default: ngram. "
-            "All options: docs/drafters-and-policies.md.",
+            help="none, ngram[:max=4,min=1], suffix, recycling, prediction or draft_model:model=NAME; may be repeated. "
+            "Default: ngram, after prediction where there is one. All options: docs/drafters-and-policies.md.",
             rich_help_panel=_DRAFTING,
         ),
+    ] = None,
+    prediction: Annotated[
+        Path | None,
+        typer.Option(metavar="<file>", help="A file with the output that you expect.", rich_help_panel=_DRAFTING),
     ] = None,
     policy: Annotated[
         str,
@@ -104,6 +109,16 @@ def command(
             "--stats", metavar="", help="Show acceptance by position, times and rows.", rich_help_panel=_OUTPUT
         ),
     ] = False,
+    logprobs: Annotated[
+        int | None,
+        typer.Option(
+            help="In --json: the model's own log probabilities of each token and so many rivals.",
+            rich_help_panel=_OUTPUT,
+        ),
+    ] = None,
+    echo: Annotated[
+        bool, typer.Option("--echo", metavar="", help="Begin the text with the prompt.", rich_help_panel=_OUTPUT)
+    ] = False,
     as_json: Annotated[
         bool,
         typer.Option("--json", metavar="", help="Print one JSON document at the end instead.", rich_help_panel=_OUTPUT),
@@ -117,7 +132,7 @@ def command(
     The text goes to standard output, everything about it to standard error.
     """
     from outrider.cli.job import Job
-    from outrider.cli.prompt import check_text, read_prompt
+    from outrider.cli.prompt import check_text, read_prediction, read_prompt
 
     text = read_prompt(prompt, file, raw=raw)
     for name, given in (("--system", system), *(("--stop", string) for string in stop or ())):
@@ -135,6 +150,9 @@ def command(
         "stop": stop,
         "min_tokens": min_tokens,
         "ignore_eos": ignore_eos,
+        "n": n,
+        "logprobs": logprobs,
+        "echo": echo,
     }
     job = Job(
         prompt=text,
@@ -142,7 +160,8 @@ def command(
         system=system,
         raw=raw,
         sampling={name: value for name, value in sampling.items() if value is not None},
-        drafters=tuple(drafter or ("ngram",)),
+        drafters=tuple(drafter or (("ngram",) if prediction is None else ("prediction", "ngram"))),
+        prediction=None if prediction is None else read_prediction(prediction),
         policy=policy,
         length=length,
         tree=tree,

@@ -7,9 +7,9 @@ from outrider.cli.console import waiting
 from outrider.cli.figures import document, summary
 from outrider.cli.job import Job
 from outrider.cli.options import load, print_json
-from outrider.cli.writing import Writer
+from outrider.cli.writing import Writer, print_text
 from outrider.core.coins import fresh_seed
-from outrider.engine.generate import build_engine, collect, default_params, encode_prompt
+from outrider.engine.generate import build_engine, collect, default_params, encode_prediction, encode_prompt
 from outrider.models.loading import pull_model
 
 __all__ = ["run"]
@@ -26,16 +26,21 @@ def run(job: Job) -> None:
     loaded = load(job.model, dtype=job.dtype, device=job.device, threads=job.threads)
     params = default_params(loaded.defaults, **{"seed": fresh_seed()} | job.sampling)
     prompt = encode_prompt(loaded.tokenizer, job.prompt, raw=job.raw, system=job.system)
+    expected = None if job.prediction is None else encode_prediction(loaded.tokenizer, job.prediction)
     with waiting("preparing drafters"):
         engine = build_engine(loaded, drafters=job.drafters, policy=job.policy)
-        requests = engine.submit(prompt, params, job.speculation())
-    if job.as_json:
-        result = collect(engine, requests)[0]
+        requests = engine.submit(prompt, params, job.speculation(), prediction=expected)
+    if job.as_json or len(requests) > 1:  # several texts that grow at once cannot be written as they come
+        results = collect(engine, requests)
     else:
         with Writer(loaded.tokenizer, show_draft=job.show_draft) as writer:
-            result = collect(engine, requests, on_event=writer)[0]
-    comparison = compare(engine, prompt, params, job.speculation()) if job.compare else None
+            results = collect(engine, requests, on_event=writer)
+    comparison = compare(engine, prompt, params, job.speculation(), prediction=expected) if job.compare else None
+    failures = dict(engine.drafters.num_failures)
     if job.as_json:
-        print_json(document(job, result, params, comparison))
-    else:
-        summary(result, params, comparison, rule=job.rule, show_all=job.stats)
+        print_json(document(job, results, params, comparison, failures, loaded.tokenizer))
+        return
+    for result in results:
+        if len(results) > 1:
+            print_text(result.text)
+        summary(result, params, comparison, failures if job.stats else None, rule=job.rule)

@@ -37,6 +37,7 @@ class Job:
     dtype: str
     device: str
     threads: int | None
+    prediction: str | None = None
 
     def check(self) -> None:
         """Refuse what cannot be meant.
@@ -51,6 +52,18 @@ class Job:
         build_policy(self.policy)
         if self.raw and self.system is not None:
             raise InvalidRequestError("--system needs the chat template that --raw leaves out; give one of them.")
+        if "logprobs" in self.sampling and not self.as_json:
+            raise InvalidRequestError("--logprobs has no place in plain text; add --json, or leave it out.")
+        if self.sampling.get("n", 1) > 1:
+            for option, is_given in (("--compare", self.compare), ("--show-draft", self.show_draft)):
+                if is_given:
+                    raise InvalidRequestError(
+                        f"{option} shows one text, but --n is {self.sampling['n']}; leave one out."
+                    )
+        if self.prediction is not None and not any(
+            check_drafter(text)[0].name == "prediction" for text in self.drafters
+        ):
+            raise InvalidRequestError("--prediction is given, but no drafter follows it; add --drafter prediction.")
         if self.as_json and self.show_draft:
             raise InvalidRequestError(
                 "--show-draft has no place in --json, which tells who wrote each token; give one of them."

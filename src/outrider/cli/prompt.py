@@ -1,15 +1,16 @@
-"""Where the prompt comes from: the argument, a file or standard input.
+"""Where the prompt and the expected output come from: the argument, a file or standard input.
 
 This module reads text; it does not know tokens. Invariant: what it gives is text that a tokenizer can read, and never
 empty.
 """
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from outrider.errors import InvalidRequestError
 
-__all__ = ["check_text", "read_prompt"]
+__all__ = ["check_text", "read_prediction", "read_prompt"]
 
 
 def read_prompt(prompt: str | None, file: Path | None, *, raw: bool) -> str:
@@ -35,6 +36,18 @@ def read_prompt(prompt: str | None, file: Path | None, *, raw: bool) -> str:
     return prompt
 
 
+def read_prediction(file: Path) -> str:
+    """Give the output that the caller expects, as it stands in a file.
+
+    Raises:
+        InvalidRequestError: the file cannot be read, is no text or is empty.
+    """
+    text = _decoded(file.read_bytes, f"--prediction {file}")
+    if not text:
+        raise InvalidRequestError(f"--prediction {file} is empty; give a file with the output that you expect.")
+    return text
+
+
 def check_text(name: str, text: str) -> None:
     """Refuse an argument with bytes that are no UTF-8 text.
 
@@ -55,8 +68,13 @@ def _read(file: Path | None) -> str:
         if file is None:
             raise InvalidRequestError("prompt is missing; give it as an argument, with --file, or on standard input.")
         sys.stderr.write("type the prompt, then Ctrl-D\n")
+    return _decoded(sys.stdin.buffer.read if file is None or is_stdin else file.read_bytes, where)
+
+
+def _decoded(read: Callable[[], bytes], where: str) -> str:
+    """Bytes as text, line ends as they are."""
     try:
-        data = sys.stdin.buffer.read() if file is None or is_stdin else file.read_bytes()
+        data = read()
         return data.decode("utf-8-sig")
     except OSError as error:
         raise InvalidRequestError(f"{where} cannot be read ({error.strerror}); give a readable text file.") from error

@@ -16,10 +16,16 @@ from outrider.cli.console import note
 from outrider.engine.outbox import TextEvent
 from outrider.models.tokenizer import Tokenizer
 
-__all__ = ["Writer"]
+__all__ = ["Writer", "print_text"]
 
 _COLOURS = ("green", "cyan", "magenta", "yellow", "blue")
 _OPEN, _CLOSE = "\u2039", "\u203a"  # single angle quotes, around drafted tokens where there are no colours
+
+
+def print_text(text: str) -> None:
+    """Write one whole text and a line end."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
 
 
 class Writer:

@@ -27,6 +27,7 @@ from outrider.core.arrays import (
     like,
     logical_shift,
     mix64,
+    mix64_number,
     namespace,
     segment_argmin,
     signed64,
@@ -105,10 +106,21 @@ class Purpose(enum.IntEnum):
 _GAMMA = signed64(0x9E3779B97F4A7C15)
 _MANY = 4096
 """Racing tokens above which those that cannot win are left out first; the winners are the same."""
+_BLOCK = 16_384
+"""Tokens of a long row that race at once on a CPU, so that what lies between stays in the processor's cache."""
 
 
 def _words(values: Any) -> IntArray:
     return np.atleast_1d(np.asarray(values, dtype=np.int64))
+
+
+def _number(word: Any) -> int | None:
+    """A word that is one number, alone or in an array, else None."""
+    if isinstance(word, int):
+        return int(word)
+    if isinstance(word, np.integer) or (isinstance(word, np.ndarray) and word.size == 1):
+        return int(word.item())
+    return None
 
 
 def stream_states(seeds: Any, *key: Any) -> IntArray:
@@ -122,16 +134,30 @@ def stream_states(seeds: Any, *key: Any) -> IntArray:
         Each word moves the state along SplitMix64's sequence and scrambles it, so that neighbouring seeds, positions
         and nodes share nothing. The values are pinned by tests.
     """
+    numbers = [_number(word) for word in (seeds, *key)]
+    if None not in numbers:
+        return _state_of_numbers([number for number in numbers if number is not None])
     state: IntArray = mix64(_words(seeds) + _GAMMA)
     for word in key:
         state = mix64(state + (_words(word) + 1) * _GAMMA)
     return state
 
 
+def _state_of_numbers(numbers: Sequence[int]) -> IntArray:
+    """[1] the state that single numbers name: the same arithmetic without arrays."""
+    state = mix64_number(numbers[0] + _GAMMA)
+    for number in numbers[1:]:
+        state = mix64_number(state + (number + 1) * _GAMMA)
+    return np.asarray([state], dtype=np.int64)
+
+
 def uniforms_of(states: Any, counters: Any) -> Any:
     """[m] float64 multiples of 2**-53 in [0, 1): number `counters` of the streams `states`."""
     xp = namespace(states)
-    return xp.astype(logical_shift(mix64(states + (counters + 1) * _GAMMA), 11), xp.float64) * 2.0**-53
+    numbers = (counters + 1) * _GAMMA + states
+    uniforms = xp.astype(logical_shift(mix64(numbers), 11), xp.float64)
+    uniforms *= 2.0**-53
+    return uniforms
 
 
 def exponentials(uniforms: Any) -> Any:
@@ -160,7 +186,10 @@ def race(law: Any, states: IntArray, count: int = 1) -> IntArray:
         Efraimidis and Spirakis, 2006 (weighted sampling without replacement); Maddison, Tarlow, Minka, 2014,
         arXiv 1411.0030 (Gumbel argmax).
     """
-    rows, tokens, probs = support(host_view(law))
+    law = host_view(law)
+    if type(law) is np.ndarray and law.shape[1] > _MANY:
+        return np.concatenate([_long_race(row, state, count) for row, state in zip(law, states, strict=True)])
+    rows, tokens, probs = support(law)
     if len(tokens) == len(states):  # one token a row: no noise is needed
         return to_numpy(tokens)
     streams = like(states, tokens)
@@ -171,6 +200,27 @@ def race(law: Any, states: IntArray, count: int = 1) -> IntArray:
         rows, tokens, probs, uniforms = rows[near], tokens[near], probs[near], uniforms[near]
     times = exponentials(uniforms) / probs
     return to_numpy(tokens[_first(times, rows, len(states), count)])
+
+
+def _long_race(row: Any, state: Any, count: int) -> IntArray:
+    """[<= count] winners of one long row [V] in main memory: each block sends those that can still win to the final."""
+    positive = row > 0
+    num_racing = int(np.count_nonzero(positive))
+    places = None if num_racing == len(row) else np.nonzero(positive)[0]  # None: all of them, nothing to look up
+    if places is not None and num_racing == 1:
+        return places
+    finalists: list[tuple[Any, Any, Any]] = []
+    for start in range(0, num_racing, _BLOCK):
+        stop = min(start + _BLOCK, num_racing)
+        tokens = np.arange(start, stop) if places is None else places[start:stop]
+        probs = (row[start:stop] if places is None else row[tokens]).astype(np.float64)
+        uniforms = uniforms_of(state, tokens)
+        if stop - start > _MANY:
+            (near,) = _contenders(uniforms / probs, probs, None, 1, count)
+            tokens, probs, uniforms = tokens[near], probs[near], uniforms[near]
+        finalists.append((tokens, probs, uniforms))
+    tokens, probs, uniforms = (np.concatenate(part) for part in zip(*finalists, strict=True))
+    return to_numpy(tokens[_first(exponentials(uniforms) / probs, None, 1, count)])
 
 
 def _first(times: Any, rows: Any, num_rows: int, count: int) -> Any:

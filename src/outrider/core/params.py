@@ -99,6 +99,7 @@ class SamplingParams:
         seed: 64-bit seed; None draws one and reports it.
         n: independent outputs.
         logprobs: number of the target's most probable tokens reported at each position; None reports nothing.
+        echo: begin the text with the prompt's.
 
     Raises:
         InvalidRequestError: a value is out of range or of the wrong type.
@@ -121,6 +122,7 @@ class SamplingParams:
     seed: int | None = None
     n: int = 1
     logprobs: int | None = None
+    echo: bool = False
 
     def __post_init__(self) -> None:
         """Refuse values that no request could mean."""
@@ -234,6 +236,8 @@ class Speculation:
         tree: (children of a node at most, nodes of a step at most), or a text such as "3x16"; None for a chain.
         draw: how a model drafter draws; None follows the rule.
         off: decode plainly.
+        scope: whose shared drafter state the request reads and feeds: what a drafter keeps of finished texts is shown
+            to requests of the same scope only.
     """
 
     rule: Rule = Rule.MATCH
@@ -242,6 +246,7 @@ class Speculation:
     tree: tuple[int, int] | str | None = None
     draw: Draw | None = None
     off: bool = False
+    scope: str = ""
 
     @property
     def shape(self) -> tuple[int, int] | None:
@@ -250,6 +255,7 @@ class Speculation:
 
     def __post_init__(self) -> None:
         """Refuse values that no request could mean."""
+        _require(isinstance(self.scope, str), "scope", self.scope, "give a text")
         _require(isinstance(self.rule, Rule), "rule", self.rule, f"choose one of {', '.join(r.value for r in Rule)}")
         length = self.length
         _require(

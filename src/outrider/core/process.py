@@ -11,7 +11,6 @@ logit anywhere in it, or every token banned) is NaN in every entry, so that look
 """
 
 import copy
-import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -19,7 +18,7 @@ from typing import Any
 import numpy as np
 from array_api_compat import device
 
-from outrider.core.arrays import host_view, like, namespace, one_hot, select, topk_values, with_values
+from outrider.core.arrays import exp_in_place, host_view, like, namespace, one_hot, select, topk_values, with_values
 from outrider.core.history import History, MaskState, PathState
 from outrider.core.params import SamplingParams
 from outrider.core.types import IntArray
@@ -27,10 +26,8 @@ from outrider.errors import InvalidRequestError
 
 __all__ = ["History", "MaskState", "PathState", "Processor"]
 
-_FLOORS = (1e-4, 1e-7, 0.0)
+_FLOORS = (1e-2, 1e-4, 1e-5, 1e-7, 0.0)
 """Shares of the largest probability down to which the cuts look, one after the other."""
-_FEW = 1024
-_SPLITS = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +147,9 @@ class Processor:
             return one_hot(xp.reshape(best, (1,)), self.vocab_size, row.dtype)[0, :]
         with np.errstate(over="ignore"):  # far below the largest, -inf is as good
             below = adjusted - adjusted[best]  # a new array
-            below *= 1.0 / self.params.temperature
-        return self._cut(xp.exp(below))
+            if self.params.temperature != 1.0:
+                below *= 1.0 / self.params.temperature
+        return self._cut(exp_in_place(below))
 
     def _adjust(self, row: Any, state: PathState) -> Any:
         """[V] logits after all that is added, multiplied or banned; the very row where there is nothing to do."""
@@ -184,20 +182,23 @@ class Processor:
         return with_values(row, ids, values)
 
     def _cut(self, weights: Any) -> Any:
-        """[V] the law of weights [V] whose largest is 1, after top-k, top-p and min-p."""
+        """[V] the law of weights [V] whose largest is 1, after top-k, top-p and min-p; it takes the weights' memory."""
         params, xp = self.params, namespace(weights)
-        cut, mass = 0.0, xp.sum(weights)
+        cut, pool = 0.0, weights
         if 0 < params.top_k < self.vocab_size:
             cut = _top_k_cut(weights, params.top_k)
-            mass = xp.sum(select(weights, weights >= cut)) if params.top_p < 1.0 else mass
+            pool = select(weights, weights >= cut) if params.top_p < 1.0 else pool
         if params.top_p < 1.0:
-            cut = max(cut, _top_p_cut(weights, params.top_p * float(mass)))
+            cut = max(cut, _top_p_cut(pool, params.top_p * float(xp.sum(pool))))
         cut = max(cut, params.min_p)  # every cut keeps the weights from some value on, so the largest value decides
         if cut <= 0.0:
-            return weights / mass
+            weights /= xp.sum(weights)
+            return weights
         (kept,) = xp.nonzero(weights >= cut)
         values = weights[kept]
-        return with_values(xp.zeros_like(weights), kept, values / xp.sum(values))
+        weights[:] = 0.0
+        weights[kept] = values / xp.sum(values)
+        return weights
 
 
 def _top_k_cut(weights: Any, top_k: int) -> float:
@@ -213,29 +214,18 @@ def _top_p_cut(weights: Any, wanted: float) -> float:
     """The weight at which the mass of the largest weights reaches what is wanted.
 
     Args:
-        weights: [V] weights whose largest is 1.
+        weights: [n] weights whose largest is 1.
         wanted: the mass to hold.
 
     Note:
-        Nothing is sorted until few weights are left: a floor splits the pool, and the part in which the mass is reached
-        is split again. Where the floors lie cannot change the answer.
+        Only the weights above the first floor that holds enough are sorted. Where the floors lie cannot change the
+        answer.
     """
     xp = namespace(weights)
-    for low in _FLOORS:
-        pool = select(weights, weights > low)
+    for floor in _FLOORS:
+        pool = select(weights, weights > floor)
         if float(xp.sum(pool)) >= wanted:
             break
-    held, low, high = 0.0, max(low, 1e-9), 1.0
-    for _ in range(_SPLITS):
-        if pool.shape[0] <= _FEW:
-            break
-        floor = math.sqrt(low * high)
-        large = select(pool, pool > floor)
-        mass = held + float(xp.sum(large))
-        if mass >= wanted:
-            pool, low = large, floor
-        else:
-            pool, held, high = select(pool, pool <= floor), mass, floor
-    descending = xp.flip(xp.sort(pool))
-    reached = xp.nonzero(held + xp.cumulative_sum(xp.astype(descending, xp.float64)) >= wanted)[0]
+    descending = xp.flip(xp.sort(pool, stable=False))  # values only, so stability means nothing and costs much
+    reached = xp.nonzero(xp.cumulative_sum(xp.astype(descending, xp.float64)) >= wanted)[0]
     return float(descending[reached[0]]) if reached.shape[0] else 0.0

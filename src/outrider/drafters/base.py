@@ -7,7 +7,7 @@ drafter's state for a request describes committed tokens only, or truncates to t
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from outrider.core.coins import DraftCoins
 from outrider.core.params import Draw, Rule
@@ -17,7 +17,7 @@ from outrider.core.types import Kept, Plan, Proposal
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["DraftContext", "Drafter", "Needs", "Observation"]
+__all__ = ["DraftContext", "Drafter", "Needs", "Observation", "SharesState"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +27,12 @@ class Needs:
     Attributes:
         hidden_layers: layers whose outputs it reads; 0 is the embedding.
         top_k: number of the target's most probable tokens it reads at each judged row.
+        prediction: whether it follows the text that a caller expects.
     """
 
     hidden_layers: tuple[int, ...] = ()
     top_k: int = 0
+    prediction: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,7 @@ class DraftContext:
         coins: the request's draft noise.
         stop_token_ids: nothing is drafted after one of these.
         prediction: a text that the caller expects, as tokens; None without one.
+        scope: whose shared state it may see and feed: what is kept beyond a request is for the same scope only.
     """
 
     request_id: str
@@ -62,6 +65,7 @@ class DraftContext:
     rule: Rule = Rule.MATCH
     stop_token_ids: frozenset[int] = frozenset()
     prediction: Sequence[int] | None = None
+    scope: str = ""
 
     def budget(self, name: str) -> int:
         """Nodes that the plan gives to a drafter; 0 when it is not in the plan or no depth is left."""
@@ -137,3 +141,11 @@ class Drafter(Protocol):
 
     def unload(self) -> None:
         """Free weights and all state."""
+
+
+@runtime_checkable
+class SharesState(Protocol):
+    """A drafter that keeps something beyond a request; it shows it to requests of the same scope only."""
+
+    def reset(self, scope: str | None = None) -> None:
+        """Forget what is kept for one scope, or for all."""

@@ -17,7 +17,7 @@ from outrider.core.params import Draw
 from outrider.core.tree import children, depths, merge, subset, validate
 from outrider.core.types import Kept, Plan, Proposal
 from outrider.core.verify import check_fit
-from outrider.drafters.base import DraftContext, Drafter, Needs, Observation
+from outrider.drafters.base import DraftContext, Drafter, Needs, Observation, SharesState
 from outrider.errors import InvalidRequestError
 
 __all__ = ["Ensemble"]
@@ -60,7 +60,11 @@ class Ensemble:
         """All that any of the drafters wants to observe."""
         wanted = [drafter.needs for drafter in self._drafters.values()]
         layers = sorted({layer for needs in wanted for layer in needs.hidden_layers})
-        return Needs(tuple(layers), max((needs.top_k for needs in wanted), default=0))
+        return Needs(
+            hidden_layers=tuple(layers),
+            top_k=max((needs.top_k for needs in wanted), default=0),
+            prediction=any(needs.prediction for needs in wanted),
+        )
 
     def draws(self, name: str) -> frozenset[Draw]:
         """Draws that a request may ask of one drafter."""
@@ -139,6 +143,15 @@ class Ensemble:
     def drop(self, request_id: str) -> None:
         """Let all drafters free what a preempted request holds; `begin` follows when it resumes."""
         self._leave(request_id, lambda drafter: drafter.drop(request_id))
+
+    def reset(self, scope: str | None = None) -> None:
+        """Let all drafters forget what they share between requests, of one scope or of all."""
+        for name, drafter in self._drafters.items():
+            if isinstance(drafter, SharesState):
+                try:
+                    drafter.reset(scope)
+                except Exception as error:
+                    self._report(name, error)
 
     def _leave(self, request_id: str, leave: Callable[[Drafter], None]) -> None:
         self.seconds.pop(request_id, None)

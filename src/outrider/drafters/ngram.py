@@ -123,7 +123,7 @@ class NgramDrafter:
     needs = Needs()
     draws = frozenset(Draw)
 
-    def __init__(self, longest: int = 4, shortest: int = 2, *, earliest: bool = False, name: str = "ngram") -> None:
+    def __init__(self, longest: int = 4, shortest: int = 1, *, earliest: bool = False, name: str = "ngram") -> None:
         if not 1 <= shortest <= longest <= MAX_LENGTH:
             raise InvalidRequestError(
                 f"drafter {name} has max={longest} and min={shortest}; give 1 <= min <= max <= {MAX_LENGTH}."

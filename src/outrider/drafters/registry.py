@@ -1,4 +1,4 @@
-"""The drafters that exist, by name: `ngram:max=4,min=2`, `draft_model:model=smollm2,min_confidence=0.3`, `none`.
+"""The drafters that exist, by name: `ngram:max=4,min=1`, `draft_model:model=smollm2,min_confidence=0.3`, `none`.
 
 This module knows how drafters are written and built, not how they draft. Importing it reads no model code; a drafter's
 own module is imported when it is built. Invariant: every option that is listed is passed on, and every option that is
@@ -50,6 +50,24 @@ def _build_ngram(options: Mapping[str, Any], _target: "Loaded | None", _progress
     return NgramDrafter(options["max"], options["min"], earliest=options["earliest"])
 
 
+def _build_suffix(options: Mapping[str, Any], _target: "Loaded | None", _progress: bool) -> Drafter:
+    from outrider.drafters.suffix import SuffixDrafter
+
+    return SuffixDrafter(options["max"], options["min"], shared=options["shared"])
+
+
+def _build_prediction(_options: Mapping[str, Any], _target: "Loaded | None", _progress: bool) -> Drafter:
+    from outrider.drafters.prediction import PredictionDrafter
+
+    return PredictionDrafter()
+
+
+def _build_recycling(options: Mapping[str, Any], _target: "Loaded | None", _progress: bool) -> Drafter:
+    from outrider.drafters.recycling import RecyclingDrafter
+
+    return RecyclingDrafter(options["ranks"], options["entries"], shared=options["shared"])
+
+
 def _build_draft_model(options: Mapping[str, Any], target: "Loaded | None", progress: bool) -> Drafter:
     from outrider.drafters.pairing import build_draft_model
     from outrider.models.loading import load_model
@@ -80,10 +98,42 @@ _ENTRIES = {
             help="copies what followed the last few tokens earlier in the text",
             options=(
                 Option("max", int, "longest match that is looked for", default=4, minimum=1, maximum=32),
-                Option("min", int, "shortest match that is good enough", default=2, minimum=1, maximum=32),
+                Option("min", int, "shortest match that is good enough", default=1, minimum=1, maximum=32),
                 Option("earliest", bool, "copy from the first occurrence instead of the most recent", default=False),
             ),
             build=_build_ngram,
+        ),
+        DrafterEntry(
+            name="suffix",
+            help="what followed all earlier occurrences of the text's end, weighed by how much of it they share",
+            options=(
+                Option("max", int, "matches are measured up to this length", default=32, minimum=1, maximum=64),
+                Option("min", int, "shorter matches have no vote", default=1, minimum=1, maximum=64),
+                Option(
+                    "shared",
+                    int,
+                    "tokens of finished outputs kept for later requests of the same scope; 0 keeps none",
+                    default=0,
+                    minimum=0,
+                ),
+            ),
+            build=_build_suffix,
+        ),
+        DrafterEntry(
+            name="prediction",
+            help="follows the text that the caller expects",
+            options=(),
+            build=_build_prediction,
+        ),
+        DrafterEntry(
+            name="recycling",
+            help="the target's own runner-ups of earlier passes",
+            options=(
+                Option("ranks", int, "runner-ups kept for each token", default=8, minimum=1, maximum=32),
+                Option("entries", int, "tokens that a table knows", default=16_384, minimum=1),
+                Option("shared", bool, "one table for all requests of a scope instead of one each", default=False),
+            ),
+            build=_build_recycling,
         ),
         DrafterEntry(
             name="draft_model",

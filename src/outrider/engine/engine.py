@@ -10,14 +10,20 @@ import itertools
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from outrider.core.coins import BatchCoins, fresh_seed
+from outrider.core.coins import BatchCoins, Coins, fresh_seed
 from outrider.core.params import SamplingParams, Speculation
 from outrider.core.process import MaskState
 from outrider.core.types import Kept, Proposal, TokenEvent
 from outrider.core.verify import verify
 from outrider.drafters.base import Drafter
 from outrider.drafters.ensemble import Ensemble
-from outrider.engine.admission import check_prompt, check_sampling, check_speculation
+from outrider.engine.admission import (
+    check_policy,
+    check_prediction,
+    check_prompt,
+    check_sampling,
+    check_speculation,
+)
 from outrider.engine.batch import BatchLaws, pack, trim
 from outrider.engine.config import EngineConfig
 from outrider.engine.judged import Judged, observe_rows
@@ -67,8 +73,9 @@ class Engine:
         self.params = params or SamplingParams()
         self.config = config or EngineConfig()
         self.drafters = Ensemble(drafters)
-        self.drafters.load()
         self.policy = policy or Fixed()
+        check_policy(self.policy, self.drafters)
+        self.drafters.load()
         self.cache = target.make_cache(self.config.cache_tokens)
         self.scheduler = Scheduler(self.cache, self.config)
         self.stats = SpecStats()
@@ -87,6 +94,7 @@ class Engine:
         speculation: Speculation | None = None,
         *,
         mask: MaskState | None = None,
+        prediction: Sequence[int] | None = None,
     ) -> list[Request]:
         """Queue a prompt; one request for each of its `n` choices.
 
@@ -95,15 +103,19 @@ class Engine:
             params: how tokens are drawn and when they end; None takes the engine's own.
             speculation: how the request may be speculated on.
             mask: outside mask (a grammar) at the start of the output.
+            prediction: the output that the caller expects, as token ids; drafts only, it never changes the text.
 
         Raises:
             InvalidRequestError: the request cannot be served as asked; nothing is queued.
+            UnsupportedError: the engine lacks what it needs; nothing is queued.
         """
         params = params or self.params
         speculation = speculation or Speculation()
         check_prompt(prompt, self.target.vocab_size, self.target.context_length)
         check_sampling(params, has_text=self.tokenizer is not None)
         check_speculation(speculation, self.drafters)
+        if prediction is not None:
+            check_prediction(prediction, self.target.vocab_size, self.target.context_length, self.drafters)
         seed = fresh_seed() if params.seed is None else params.seed
         number = next(self._numbers)
         requests = [
@@ -117,12 +129,16 @@ class Engine:
                 end_ids=frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self.end_ids),
                 seed=seed,
                 choice=choice,
-                text=TextAssembler(self.tokenizer.stream() if self.tokenizer else None, params.stop),
+                text=TextAssembler(
+                    self.tokenizer.stream() if self.tokenizer else None, params.stop, prompt if params.echo else ()
+                ),
                 mask=mask,
+                prediction=prediction,
             )
             for choice in range(params.n)
         ]
         for request in requests:
+            request.siblings = requests
             self._requests[request.request_id] = request
             self.scheduler.add(request)
         return requests
@@ -166,12 +182,12 @@ class Engine:
 
         inputs = pack(items, proposals, self.drafters.needs.hidden_layers)
         outputs = self.target.forward(inputs, self.cache)
-        laws = BatchLaws(outputs.logits, judged, proposals)
+        laws, coins = self._judging(judged, proposals, outputs)
         results = verify(
             [item.request.speculation.rule for item in judged],
             laws,
             proposals,
-            BatchCoins([item.request.stream for item in judged]),
+            coins,
             [len(item.request.tokens) for item in judged],
         )
 
@@ -184,6 +200,12 @@ class Engine:
                 self.cache.keep(item.slot, item.end, ())
                 self._observe(item, segment, outputs, _NOTHING)
         return events
+
+    def _judging(
+        self, judged: Sequence[Item], proposals: Sequence[Proposal], outputs: ForwardOutputs
+    ) -> tuple[BatchLaws, Coins]:
+        """What the rules ask in this step: the target's laws, and the requests' own noise."""
+        return BatchLaws(outputs.logits, judged, proposals), BatchCoins([item.request.stream for item in judged])
 
     def _requeue(self, items: Sequence[Item]) -> None:
         """After a step that broke off: nothing that it wrote is trusted, its requests read their texts anew."""

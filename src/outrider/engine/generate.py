@@ -22,7 +22,7 @@ from outrider.models.loading import GenerationDefaults, LoadedModel, load_model
 from outrider.models.tokenizer import Tokenizer
 from outrider.policies.registry import build_policy
 
-__all__ = ["Generation", "build_engine", "collect", "default_params", "encode_prompt", "generate"]
+__all__ = ["Generation", "build_engine", "collect", "default_params", "encode_prediction", "encode_prompt", "generate"]
 
 
 @dataclass(slots=True)
@@ -148,6 +148,19 @@ def encode_prompt(tokenizer: Tokenizer, prompt: str, *, raw: bool = False, syste
     return tokenizer.apply_chat([*messages, {"role": "user", "content": prompt}])
 
 
+def encode_prediction(tokenizer: Tokenizer, text: str) -> list[int]:
+    """An expected output as tokens: the bare text, as the target would write it, without a template or a first token.
+
+    Raises:
+        InvalidRequestError: it is no text, or empty.
+    """
+    if not isinstance(text, str):
+        raise InvalidRequestError(f"prediction is of the type {type(text).__name__}; give the expected output as text.")
+    if not text:
+        raise InvalidRequestError("prediction is empty; give the output that you expect, or leave it out.")
+    return tokenizer.encode(text, add_special=False)
+
+
 def collect(
     engine: Engine, requests: Sequence[Request], on_event: Callable[[TextEvent], None] | None = None
 ) -> list[Generation]:
@@ -191,6 +204,7 @@ def generate(
     speculation: Speculation | None = None,
     raw: bool = False,
     params: SamplingParams | None = None,
+    prediction: str | None = None,
 ) -> list[Generation]:
     """Texts for prompts, in order; with `n` above 1, that many for each.
 
@@ -202,12 +216,14 @@ def generate(
         speculation: how the requests may be speculated on.
         raw: leave the chat template out.
         params: how tokens are drawn; None takes the model's own suggestion.
+        prediction: the output that you expect, for every prompt; without `drafters` it is followed beside `ngram`.
 
     Raises:
         OutriderError: the model, the request or the run failed.
     """
     if not isinstance(model, Engine):
-        engine = build_engine(model, drafters=drafters or ("ngram",), policy=policy or "heuristic")
+        usual = ("ngram",) if prediction is None else ("prediction", "ngram")
+        engine = build_engine(model, drafters=drafters or usual, policy=policy or "heuristic")
     elif drafters is not None or policy is not None:
         raise InvalidRequestError("drafters or policy are given with an engine, which has its own; leave them out.")
     else:
@@ -215,11 +231,12 @@ def generate(
     if engine.tokenizer is None:
         raise UnsupportedError("the engine has no tokenizer; submit token ids to it instead of texts.")
     texts = [prompts] if isinstance(prompts, str) else list(prompts)
+    expected = None if prediction is None else encode_prediction(engine.tokenizer, prediction)
     requests: list[Request] = []
     try:
         for text in texts:
             tokens = encode_prompt(engine.tokenizer, text, raw=raw)
-            requests += engine.submit(tokens, params, speculation)
+            requests += engine.submit(tokens, params, speculation, prediction=expected)
         return collect(engine, requests)
     finally:
         for request in requests:

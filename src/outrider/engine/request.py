@@ -33,10 +33,12 @@ class Request:
         choice: which of its `n` outputs this is.
         text: where the text goes.
         mask: outside mask (a grammar) at the start of the output.
+        prediction: the output that the caller expects, as tokens.
 
     Attributes:
         round: judged passes so far; keys the noise of the law-exact rules and survives preemption.
         slot: cache slot while the request runs, else None.
+        siblings: all requests of one `submit`, this one among them: they have the same prompt.
         stats: what speculation did for this request.
     """
 
@@ -54,18 +56,21 @@ class Request:
         choice: int = 0,
         text: TextAssembler,
         mask: MaskState | None = None,
+        prediction: Sequence[int] | None = None,
     ) -> None:
         self.request_id = request_id
         self.params = params
         self.speculation = speculation
         self.tokens = list(prompt)
         self.num_prompt = len(self.tokens)
+        self.prediction = None if prediction is None else list(prediction)
         self.seed = seed
         self._noise_seed = choice_seed(seed, choice)
         self.end_ids = end_ids
         self.text = text
         self.round = 0
         self.slot: int | None = None
+        self.siblings: Sequence[Request] = ()
         self.stats = SpecStats()
         self.finish_reason: FinishReason | None = None
         self.processor = Processor(params, vocab_size, end_ids)

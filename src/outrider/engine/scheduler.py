@@ -2,7 +2,7 @@
 
 The scheduler counts tokens and cache rows. It holds no tensor and knows neither drafters nor text. Invariants: a
 running request's slot holds committed tokens only; every scheduled row, draft rows included, is reserved before
-anything is drafted.
+anything is drafted; a prompt that several choices share is read by one of them, the others copy its rows.
 """
 
 from collections import deque
@@ -81,15 +81,37 @@ class Scheduler:
         for request in list(self.running):
             if request.slot is not None:  # an older one may have preempted it
                 budget -= self._extend(items, self._place(request, budget))
-        while budget > 0 and self._may_admit():
-            request = self.waiting.popleft()
-            request.slot = self._cache.acquire()
-            self.running.append(request)
-            budget -= self._extend(items, self._place(request, budget))
+        for request in list(self.waiting):
+            if budget <= 0 or not self._may_admit():
+                break
+            if self._admit(request):
+                budget -= self._extend(items, self._place(request, budget))
         return items
 
+    def _admit(self, request: Request) -> bool:
+        """Give a waiting request a slot; False where it has to wait for a sibling that reads their prompt, or for room.
+
+        The prompt's last token is left out of what is copied: the request feeds it itself, for the logits behind it.
+        """
+        num_shared = request.num_prompt - 1
+        readers = [other for other in request.siblings if other.slot is not None] if num_shared else []
+        sources = [other for other in readers if self._cache.length(self._slot(other)) >= num_shared]
+        if readers and not sources:
+            return False
+        slot = self._cache.acquire()
+        try:
+            if sources:
+                self._cache.copy(self._slot(sources[0]), slot, num_shared)
+        except CacheFullError:  # the sibling runs, so room will come
+            self._cache.release(slot)
+            return False
+        request.slot = slot
+        self.waiting.remove(request)
+        self.running.append(request)
+        return True
+
     def _may_admit(self) -> bool:
-        return bool(self.waiting) and len(self.running) < self._config.max_running and not self.preempted
+        return len(self.running) < self._config.max_running and not self.preempted
 
     def _extend(self, items: list[Item], item: Item | None) -> int:
         if item is None:

@@ -26,12 +26,13 @@ class TextAssembler:
     Args:
         decoder: the request's token decoder; None where nobody wants text.
         stop: strings that end the text.
+        echo: prompt tokens that the text begins with; stop strings are not looked for in them.
     """
 
-    def __init__(self, decoder: TokenDecoder | None, stop: Sequence[str] = ()) -> None:
+    def __init__(self, decoder: TokenDecoder | None, stop: Sequence[str] = (), echo: Sequence[int] = ()) -> None:
         self._decoder = decoder
         self._stop = tuple(stop)
-        self._ready: list[str] = []
+        self._ready: list[str] = [decoder.push(echo)] if decoder is not None and echo else []
         self._held = ""  # not yet safe to give out: could be the start of a stop string
 
     def push(self, token: int, *, watch: bool = True) -> bool:

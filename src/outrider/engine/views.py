@@ -45,4 +45,6 @@ def draft_context(item: Item, plan: Plan) -> DraftContext:
         state=request.state,
         coins=request.stream,
         stop_token_ids=request.end_ids,
+        prediction=request.prediction,
+        scope=request.speculation.scope,
     )

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from outrider.core.params import Rule
 from outrider.core.types import IntArray, Outcome, Plan
 
-__all__ = ["Policy", "RequestView", "Shape"]
+__all__ = ["Policy", "RequestView", "Shape", "preferred_drafters"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,3 +76,8 @@ class Policy(Protocol):
 
     def forget(self, request_id: str) -> None:
         """Drop the state of a request that has ended."""
+
+
+def preferred_drafters(policy: Policy) -> tuple[str, ...]:
+    """Names of drafters that a policy was told to prefer (its attribute `drafters`); none where it takes any."""
+    return tuple(getattr(policy, "drafters", None) or ())

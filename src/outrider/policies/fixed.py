@@ -63,11 +63,11 @@ class Fixed:
                 f"length of policy fixed is {length!r}; give a whole number of 1 or more, or turn speculation off."
             )
         self._length = int(length)
-        self._drafters = None if drafters is None else tuple(drafters)
+        self.drafters = None if drafters is None else tuple(drafters)
 
     def choose(self, views: Sequence[RequestView]) -> list[Plan]:
         """The same plan for all, within each request's limits."""
-        return [chain_plan(view, self._length, self._drafters) for view in views]
+        return [chain_plan(view, self._length, self.drafters) for view in views]
 
     def admit(self, shapes: Sequence[Shape], views: Sequence[RequestView]) -> list[IntArray]:  # noqa: ARG002 - the protocol's
         """Everything is verified."""

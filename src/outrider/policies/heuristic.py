@@ -40,7 +40,7 @@ class Heuristic:
             )
         self._start = int(start)
         self._maximum = int(maximum)
-        self._drafters = None if drafters is None else tuple(drafters)
+        self.drafters = None if drafters is None else tuple(drafters)
         self._lengths: dict[str, int] = {}
 
     @property
@@ -54,7 +54,7 @@ class Heuristic:
 
     def choose(self, views: Sequence[RequestView]) -> list[Plan]:
         """One chain a request, as long as its own history suggests."""
-        return [chain_plan(view, self.length(view.request_id), self._drafters) for view in views]
+        return [chain_plan(view, self.length(view.request_id), self.drafters) for view in views]
 
     def admit(self, shapes: Sequence[Shape], views: Sequence[RequestView]) -> list[IntArray]:  # noqa: ARG002 - the protocol's
         """Everything is verified."""

@@ -11,7 +11,7 @@ static inline int64_t kind_of(int64_t type) {
     case kQ4_0: case kQ4_1: return kInt4;
     case kQ4_K: return kInt4K;
     case kQ5_0: case kQ8_0: return kInt8;
-    case kQ6_K: return kInt8K;
+    case kQ6_K: return kInt6K;
     default: return -1;
   }
 }
@@ -97,7 +97,7 @@ static void pack_block(int64_t type, const uint8_t* block, int output, uint8_t* 
           const int index = part * 16 + input, half = index / 128, within = index % 128;
           const uint8_t low = block[half * 64 + within % 64], high = block[128 + half * 32 + within % 32];
           const int value = (within < 64 ? low & 15 : low >> 4) | (high >> (within / 32 * 2) & 3) << 4;
-          put_byte(to, input, output, value - 32);
+          put_byte(to, input, output, value);
         }
         to[256 + output] = block[192 + part];
       }

@@ -4,12 +4,14 @@ It knows the names of the Hugging Face checkpoints and which layouts there are; 
 `product.h` and `quantised.h`. Invariant: what a structure points to is held by the object around it.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 
 from outrider.models.config import Blocks, BlockSource, ModelConfig, TensorSource
+from outrider.models.native.arena import Arena
 from outrider.models.native.library import Layer, Library, Matrix
 from outrider.models.rope import interleave
 
@@ -75,6 +77,7 @@ class MatrixPacker:
     def __init__(self, config: ModelConfig, source: TensorSource, library: Library, *, stored_blocks: bool) -> None:
         self._config, self._source, self._library = config, source, library
         self._blocks = source if stored_blocks and isinstance(source, BlockSource) else None
+        self._arena = Arena()
 
     def head(self) -> PackedMatrix:
         """The output head."""
@@ -83,7 +86,7 @@ class MatrixPacker:
         if stored is not None:
             return self._from_blocks(stored, None)
         num_out, num_in = self._config.vocab_size, self._config.hidden_size
-        packed = torch.empty(-(-num_out // _PANEL), -(-num_in // _STEP), 2, 16, 16, 2, dtype=torch.bfloat16)
+        packed = self._room(num_out, num_in)
         for first in range(0, num_out, HEAD_BLOCK):  # a block at a time: the head never exists in one more piece
             block = pack_rows(self._source.rows(name, torch.arange(first, min(first + HEAD_BLOCK, num_out))))
             packed[first // _PANEL : first // _PANEL + block.shape[0]] = block
@@ -133,7 +136,13 @@ class MatrixPacker:
         if stored is not None:
             return self._from_blocks(stored._replace(data=order(stored.data)), bias)
         weight = order(self._source.tensor(f"{name}.weight"))
-        return _matrix(pack_rows(weight), weight.shape[0], weight.shape[1], 0, bias)
+        packed = self._room(*weight.shape).copy_(pack_rows(weight))
+        return _matrix(packed, weight.shape[0], weight.shape[1], 0, bias)
+
+    def _room(self, num_out: int, num_in: int) -> torch.Tensor:
+        """Room for a packed bfloat16 matrix."""
+        shape = (-(-num_out // _PANEL), -(-num_in // _STEP), 2, 16, 16, 2)
+        return self._arena.take(2 * math.prod(shape)).view(torch.bfloat16).view(shape)
 
     def _pairs(self, rows: torch.Tensor) -> torch.Tensor:
         return interleave(rows, self._config.head_dim)
@@ -148,7 +157,7 @@ class MatrixPacker:
 
     def _from_blocks(self, blocks: Blocks, bias: torch.Tensor | None) -> PackedMatrix:
         num_out, data = blocks.data.shape[0], blocks.data.contiguous()
-        packed = torch.empty(self._library.packed_bytes(blocks.kind, num_out, blocks.num_in), dtype=torch.uint8)
+        packed = self._arena.take(self._library.packed_bytes(blocks.kind, num_out, blocks.num_in))
         threads = torch.get_num_threads()
         kind = self._library.pack(blocks.kind, data.data_ptr(), num_out, blocks.num_in, threads, packed.data_ptr())
         return _matrix(packed, num_out, blocks.num_in, kind, bias)
