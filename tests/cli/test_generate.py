@@ -97,6 +97,26 @@ def test_compare_says_that_a_law_exact_rule_keeps_no_text(model: str) -> None:
     assert "(rule token keeps the law, not the text)" in line
 
 
+@pytest.mark.parametrize("rule", ["match", "token", "traversal"])
+def test_trees_are_drafted_where_they_are_asked_for(model: str, rule: str) -> None:
+    words = ("generate", PROMPT, "-m", model, "--ignore-eos", "--max-tokens", "24", "--temperature", "0")
+    tree = ("-d", f"draft_model:model={model}", "--tree", "2x6", "--length", "3", "--policy", "fixed", "--rule", rule)
+    document = json.loads(run(*words, *tree, "--json").stdout)
+    assert (document["tree"], document["rule"], document["is_exact"]) == ("2x6", rule, True)
+    assert document["tokens"] == json.loads(run(*words, "-d", "none", "--json").stdout)["tokens"]
+    stats = document["stats"]
+    assert stats["drafted"] > 3 * stats["drafted_steps"]
+
+
+def test_an_approximate_rule_says_so_wherever_its_results_stand(model: str) -> None:
+    words = ("generate", PROMPT, "-m", model, *SAMPLED, "--rule", "typical")
+    said = run(*words, "--stats").stderr
+    assert "approximate: rule typical does not keep the model's law" in said.splitlines()[0]
+    assert "typical (approximate: another law than the model's)" in said
+    assert json.loads(run(*words, "--json").stdout)["is_exact"] is False
+    assert "approximate" not in run("generate", PROMPT, "-m", model, *SAMPLED, "--stats").stderr
+
+
 def test_stats_tell_what_each_drafter_gave(model: str) -> None:
     result = run("generate", PROMPT, "-m", model, "--ignore-eos", "--max-tokens", "24", "--stats")
     names = [line.split("  ")[0] for line in result.stderr.splitlines()[1:]]

@@ -8,17 +8,35 @@ import pytest
 import torch
 
 import outrider.core.coins
+import outrider.core.growth
+import outrider.core.leaves
 import outrider.core.process
 import outrider.core.verify
+import outrider.core.walks
 
-MODULES = (outrider.core.coins, outrider.core.process, outrider.core.verify)
+MODULES = (
+    outrider.core.coins,
+    outrider.core.growth,
+    outrider.core.leaves,
+    outrider.core.process,
+    outrider.core.verify,
+    outrider.core.walks,
+)
 
 
 @pytest.fixture(params=["numpy", "torch"])
 def make(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], Any]:
     """Makes an array of either kind; for torch the shortcut through NumPy is switched off, as on a GPU."""
-    if request.param == "numpy":
-        return np.asarray
+    return np.asarray if request.param == "numpy" else _without_shortcut(monkeypatch)
+
+
+@pytest.fixture
+def make_tensor(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], Any]:
+    """Makes a tensor; the shortcut through NumPy is switched off, as on a GPU."""
+    return _without_shortcut(monkeypatch)
+
+
+def _without_shortcut(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], Any]:
     for module in MODULES:
         monkeypatch.setattr(module, "host_view", lambda array: array)
     return torch.as_tensor

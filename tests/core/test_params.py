@@ -73,3 +73,14 @@ def test_limits_of_an_engine_are_whole_numbers(values: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequestError, match=f"^{name} is {value!r}; give a whole number of 1 or more"):
         EngineConfig(**values)
     assert EngineConfig(max_running=np.int64(4), cache_tokens=None).max_running == 4
+
+
+@pytest.mark.parametrize("tree", ["3x16", "3X16", (3, 16), [3, 16]])
+def test_a_tree_is_width_and_nodes(tree):
+    assert Speculation(tree=tree).tree == Speculation(tree=tree).shape == (3, 16)
+
+
+@pytest.mark.parametrize("tree", ["", "3", "x", "3x", "3x16x2", "axb", "0x4", "5x4", (0, 4), (2,), (2.0, 4), 7, "-1x4"])
+def test_a_tree_that_cannot_be_meant_is_refused(tree):
+    with pytest.raises(InvalidRequestError, match="tree is"):
+        Speculation(tree=tree)

@@ -251,7 +251,7 @@ def test_no_settings_reach_only_some_rows():
     """SD-07: vllm-project/vllm#42744, PR 42802, PR 38467. Drafted tokens under the cut or banned are never emitted."""
     params = SamplingParams(temperature=1.0, min_p=0.3, logit_bias={1: -100.0})
     target = Toy(4, 4, params)
-    for rule in Rule:
+    for rule in Rule:  # the approximate one too
         for draft in ([1, 1, 1], [0, 1, 2], [3, 3, 1], [2, 0, 3]):
             proposal = Proposal.chain(draft, source="toy")
             for text in round_law(target, lambda coins, p=proposal: p, rule):

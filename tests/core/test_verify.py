@@ -1,4 +1,4 @@
-"""Paths, verdicts, refusals and limits of the two rules, one row as good as alone."""
+"""Paths, verdicts, refusals and limits of the rules, one row as good as alone."""
 
 import itertools
 
@@ -10,11 +10,19 @@ from toy import PROMPT, Toy, TreeLaws, draft_tree, emitted
 
 from outrider.analysis.enumerate import EnumeratingCoins
 from outrider.core.coins import At, BatchCoins, Stream
+from outrider.core.fit import FITTING_DRAWS
 from outrider.core.params import Draw, Rule, SamplingParams
 from outrider.core.tree import children, path
 from outrider.core.types import Proposal
 from outrider.core.verify import verify
 from strategies import proposals
+
+EXACT = [rule for rule in Rule if rule.is_exact]
+
+
+def sampled_for(rule):
+    """A draw by chance that the rule can judge."""
+    return Draw.WITHOUT_REPLACEMENT if rule is Rule.TRAVERSAL else Draw.IID
 
 
 class ScriptedCoins:
@@ -124,7 +132,9 @@ def test_a_row_is_judged_as_if_it_were_alone(make, draw):
     for seed, stream in enumerate(streams):
         kind = draw if seed % 3 else Draw.DETERMINISTIC
         trees.append(draft_tree(stream, drafter, [(2, 2), (1, 1, 1), (3,), ()][seed % 4], kind))
-        rules.append(Rule.MATCH if seed % 5 == 0 else Rule.TOKEN)
+        fitting = [rule for rule in Rule if kind in FITTING_DRAWS[rule]]
+        fitting = [rule for rule in fitting if rule is not Rule.BLOCK or seed % 4 == 1]
+        rules.append(fitting[seed // 3 % len(fitting)])
     positions = [len(PROMPT) + seed for seed in range(40)]
     together = verify(rules, TreeLaws(target, trees), trees, BatchCoins(streams), positions)
     alone = [
@@ -139,8 +149,8 @@ def test_greedy_target_refuses_a_likely_but_second_token():
     logits = np.log(np.asarray([[0.3, 0.5, 0.2]]))
     target = Toy(1, params=SamplingParams())
     law = target.processor.law(logits, [target.processor.start(target.history)])
-    draft = Proposal.chain([0], source="toy", draw=Draw.IID, probs=np.asarray([[0.2, 0.1, 0.7]]))
     for rule in Rule:
+        draft = Proposal.chain([0], source="toy", draw=sampled_for(rule), probs=np.asarray([[0.2, 0.1, 0.7]]))
         result = judge(rule, draft, law, BatchCoins([Stream(5, 0)]))
         assert (result.nodes, result.next_token, result.ended) == ((), 1, "correction")
 
@@ -157,7 +167,7 @@ def test_sampled_requests_do_not_follow_the_argmax():
     """AX-07: lablup/mlxcel#902. A perfect drafter of the argmax, a flat target: frequencies follow the law."""
     law = np.asarray([[0.4, 0.3, 0.3]])
     draft = Proposal.chain([0], source="toy")
-    for rule in Rule:
+    for rule in EXACT:
         firsts = [emitted(draft, judge(rule, draft, law, BatchCoins([Stream(s, 0)])))[0] for s in range(2000)]
         assert np.bincount(firsts, minlength=3) / 2000 == pytest.approx([0.4, 0.3, 0.3], abs=0.04)
 
@@ -224,7 +234,7 @@ def test_tokens_beyond_the_vocabulary_are_never_accepted(make, rule, token):
     target = Toy(1, make=make)
     for draft in (
         Proposal.chain([token, 0], source="toy"),
-        Proposal.chain([token, 0], source="toy", draw=Draw.IID, probs=make(np.full((2, 3), 1 / 3))),
+        Proposal.chain([token, 0], source="toy", draw=sampled_for(rule), probs=make(np.full((2, 3), 1 / 3))),
     ):
         (result,) = verify([rule], TreeLaws(target, [draft]), [draft], BatchCoins([Stream(1, 0)]), [9])
         assert result.nodes == ()
@@ -263,15 +273,51 @@ def test_no_coin_is_asked_for_twice_in_a_walk():
         coins.draw(np.asarray([[0.5, 0.5]]), at)
 
 
+@pytest.mark.parametrize(("rule", "draw"), [(Rule.BLOCK, Draw.IID), (Rule.TRAVERSAL, Draw.WITHOUT_REPLACEMENT)])
+def test_a_law_that_does_not_exist_ends_a_request_only_where_it_is_reached(rule, draw):
+    """Behind the second token every token is banned: the text ends there or before, and never with a token."""
+    target, drafter = Toy(1), Toy(2)
+
+    class Broken(TreeLaws):
+        def at(self, requests, nodes):
+            rows = super().at(requests, nodes)
+            return np.full_like(rows, np.nan) if nodes[0] == 1 else rows
+
+    reached = set()
+    for seed in range(200):
+        tree = draft_tree(Stream(seed, 0), drafter, (1, 1, 1), draw)
+        (result,) = verify([rule], Broken(target, [tree]), [tree], BatchCoins([Stream(seed, 0)]), [len(PROMPT)])
+        assert (result.ended == "invalid") == (result.nodes == (0, 1)) == (result.next_token == -1)
+        reached.add(len(result.nodes))
+    assert reached == {0, 1, 2}
+
+
+def test_the_approximate_rule_keeps_likely_tokens_and_nothing_else():
+    law = np.asarray([[0.5, 0.3, 0.15, 0.05]])  # entropy 1.142: the threshold is 0.09 exp(-1.142) = 0.0287
+    tree = Proposal(np.asarray([2, 1, 3]), np.full(3, -1), np.zeros(3, dtype=np.int64), ("toy",) * 3, np.ones(3))
+    assert judge(Rule.TYPICAL, tree, law, ScriptedCoins()).nodes == (1,)
+    sure = np.asarray([[0.98, 0.01, 0.005, 0.005]])
+    refused = judge(Rule.TYPICAL, tree, sure, ScriptedCoins())
+    assert (refused.nodes, refused.next_token, refused.ended) == ((), 0, "correction")
+    assert judge(Rule.TYPICAL, Proposal.chain([9], source="toy"), law, ScriptedCoins()).nodes == ()
+
+
 def test_tensors_on_the_cpu_give_the_verdicts_of_numpy():
     import torch
 
-    for draw in (Draw.IID, Draw.WITHOUT_REPLACEMENT):
+    cases = [
+        (Rule.TOKEN, Draw.IID, (2, 1)),
+        (Rule.TOKEN, Draw.WITHOUT_REPLACEMENT, (2, 1)),
+        (Rule.BLOCK, Draw.IID, (1, 1, 1)),
+        (Rule.TRAVERSAL, Draw.WITHOUT_REPLACEMENT, (2, 2)),
+        (Rule.TYPICAL, Draw.DETERMINISTIC, (2, 2)),
+    ]
+    for rule, draw, widths in cases:
         verdicts = []
         for make in (np.asarray, torch.as_tensor):
             target, drafter = Toy(2, 6, make=make), Toy(3, 6, make=make)
             streams = [Stream(seed, 0) for seed in range(50)]
-            trees = [draft_tree(stream, drafter, (2, 1), draw) for stream in streams]
+            trees = [draft_tree(stream, drafter, widths, draw) for stream in streams]
             laws = TreeLaws(target, trees)
-            verdicts.append(verify([Rule.TOKEN] * 50, laws, trees, BatchCoins(streams), [7] * 50))
+            verdicts.append(verify([rule] * 50, laws, trees, BatchCoins(streams), [7] * 50))
         assert verdicts[0] == verdicts[1]

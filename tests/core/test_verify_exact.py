@@ -2,49 +2,37 @@
 
 import numpy as np
 import pytest
+from exact_suite import CHECKS, FITS, PROCESSED, SAMPLED, run_check
 from hypothesis import given
 from hypothesis import strategies as st
-from toy import PROMPT, Toy, TreeLaws, bias, draft_tree, emitted, round_law
+from toy import Toy, bias, draft_tree, round_law
 
-from outrider.analysis.enumerate import complete, enumerate_law, largest_difference, text_law
+from outrider.analysis.enumerate import largest_difference
+from outrider.analysis.faults import HONEST
 from outrider.core.params import Draw, Rule, SamplingParams
 from outrider.core.types import Proposal
-from outrider.core.verify import verify
 from strategies import proposals, sampling_params
 
-SAMPLED = [Draw.IID, Draw.WITHOUT_REPLACEMENT, Draw.TOP_PLUS_SAMPLE]
-PATH_DEPENDENT = SamplingParams(
-    temperature=0.8,
-    top_k=3,
-    top_p=0.93,
-    min_p=0.02,
-    repetition_penalty=1.4,
-    presence_penalty=0.3,
-    frequency_penalty=0.5,
-    bad_words=[[2, 0], [1, 1]],
-    min_tokens=3,
-    logit_bias={0: 0.4},
-)
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_the_emitted_law_is_the_target_s(name):
+    """SD-08, SD-18, SD-19, AX-18: vllm-project/vllm#18902, sgl-project/sglang PR 33643."""
+    assert run_check(CHECKS[name], HONEST) < 1e-14
 
 
-@pytest.mark.parametrize("widths", [(1,), (1, 1, 1), (2,), (3,), (2, 1), (1, 2)])
-@pytest.mark.parametrize("draw", [Draw.DETERMINISTIC, *SAMPLED])
-def test_token_rule_keeps_the_law(make, draw, widths):
-    target, drafter = Toy(1, make=make), Toy(2, make=make)
-    assert bias(target, lambda coins: draft_tree(coins, drafter, widths, draw), Rule.TOKEN, 4) < 1e-14
+SMALL = [name for name, check in CHECKS.items() if check.passes == 1 and check.length < 4 and check.widths != (2, 2)]
 
 
-@pytest.mark.parametrize("draw", [Draw.DETERMINISTIC, *SAMPLED])
-def test_token_rule_keeps_the_law_of_two_by_two_trees(draw):
-    target, drafter = Toy(3), Toy(4)
-    assert bias(target, lambda coins: draft_tree(coins, drafter, (2, 2), draw), Rule.TOKEN, 3) < 1e-14
+@pytest.mark.parametrize("name", SMALL)
+def test_the_emitted_law_is_the_target_s_on_tensors_too(make_tensor, name):
+    assert run_check(CHECKS[name], HONEST, make_tensor) < 1e-14
 
 
-@pytest.mark.parametrize("draw", [Draw.DETERMINISTIC, *SAMPLED])
 @pytest.mark.parametrize("committed", [(), (2, 2)])
-def test_token_rule_keeps_path_dependent_laws(make, draw, committed):
+@pytest.mark.parametrize("draw", [Draw.DETERMINISTIC, *SAMPLED])
+def test_token_rule_keeps_path_dependent_laws_behind_a_text(make, draw, committed):
     """SD-18, SD-19, AX-18: vllm-project/vllm#18902, sgl-project/sglang PR 33643."""
-    target = Toy(5, 4, PATH_DEPENDENT, committed=committed, end_ids=(3,), make=make)
+    target = Toy(5, 4, PROCESSED, committed=committed, end_ids=(3,), make=make)
     drafter = Toy(6, 4, SamplingParams(temperature=1.0, top_k=3), committed=committed, make=make)
     widths = (2, 1) if draw == Draw.DETERMINISTIC else (1, 1)
     assert bias(target, lambda coins: draft_tree(coins, drafter, widths, draw), Rule.TOKEN, 4) < 1e-14
@@ -52,29 +40,9 @@ def test_token_rule_keeps_path_dependent_laws(make, draw, committed):
 
 @pytest.mark.parametrize("committed", [(), (2, 2)])
 def test_match_rule_keeps_path_dependent_laws(make, committed):
-    target = Toy(5, 4, PATH_DEPENDENT, committed=committed, end_ids=(3,), make=make)
+    target = Toy(5, 4, PROCESSED, committed=committed, end_ids=(3,), make=make)
     drafter = Toy(6, 4, committed=committed, make=make)
     assert bias(target, lambda coins: draft_tree(coins, drafter, (2, 2), Draw.DETERMINISTIC), Rule.MATCH, 4) < 1e-14
-
-
-@pytest.mark.parametrize("draw", [Draw.IID, Draw.WITHOUT_REPLACEMENT])
-def test_two_rounds_in_a_row_keep_the_law(draw):
-    """The second pass drafts after what the first one emitted; its coins are fresh."""
-    seeds, params = (14, 15), SamplingParams(temperature=0.9, presence_penalty=0.8)
-
-    def two_passes(coins):
-        text = ()
-        for coins.round in range(2):
-            target, drafter = Toy(seeds[0], 3, params, committed=text), Toy(seeds[1], 3, committed=text)
-            proposal = draft_tree(coins, drafter, (2 - coins.round,), draw)
-            laws, start = TreeLaws(target, [proposal]), [len(PROMPT) + len(text)]
-            (result,) = verify([Rule.TOKEN], laws, [proposal], coins, start)
-            text += emitted(proposal, result)
-        return text
-
-    plain = Toy(seeds[0], 3, params)
-    got = complete(enumerate_law(two_passes), plain.numpy_law, 4)
-    assert largest_difference(got, text_law(plain.numpy_law, 4)) < 1e-14
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.3, 1.0, 2.0])
@@ -89,34 +57,55 @@ def test_target_settings_reach_every_row(temperature, top_p, top_k):
 
 
 @given(st.data())
-def test_token_rule_keeps_every_law(data):
+def test_every_rule_keeps_every_law(data):
+    """Random laws, processors, shapes and draws, chains and trees."""
     params = data.draw(sampling_params(3))
     seeds = data.draw(st.tuples(st.integers(0, 999), st.integers(0, 999)))
-    draw = data.draw(st.sampled_from([Draw.DETERMINISTIC, *SAMPLED]))
-    widths = data.draw(st.sampled_from([(1,), (1, 1), (2,), (3,), (2, 1)]))
+    rule, draw = data.draw(st.sampled_from(FITS))
+    chains, trees = [(1,), (1, 1), (1, 1, 1)], [(2,), (3,), (2, 1), (1, 2)]
+    widths = data.draw(st.sampled_from(chains if rule is Rule.BLOCK else chains + trees))
     target, drafter = Toy(seeds[0], 3, params, end_ids=(2,), scale=3.0), Toy(seeds[1], 3, scale=3.0)
-    reached = round_law(target, lambda coins: draft_tree(coins, drafter, widths, draw), Rule.TOKEN)
+    reached = round_law(target, lambda coins: draft_tree(coins, drafter, widths, draw), rule)
     if any(text[-1] < 0 for text in reached):  # somewhere every token is banned: nothing to compare
         return
     if any(np.isnan(target.numpy_law(text)).any() for text in reached):
         return
     length = min(len(text) for text in reached)
-    assert bias(target, lambda coins: draft_tree(coins, drafter, widths, draw), Rule.TOKEN, length) < 1e-12
+    assert bias(target, lambda coins: draft_tree(coins, drafter, widths, draw), rule, length) < 1e-12
 
 
-@given(proposals(3, 5), st.integers(0, 999), st.sampled_from(list(Rule)))
-def test_both_rules_keep_the_law_for_any_deterministic_tree(proposal, seed, rule):
+@given(proposals(3, 5), st.integers(0, 999), st.sampled_from([Rule.MATCH, Rule.TOKEN, Rule.TRAVERSAL]))
+def test_all_rules_keep_the_law_for_any_deterministic_tree(proposal, seed, rule):
     """SD-08: apple/ml-recurrent-drafter#6, xLLM-AI/xllm PR 2175; SD-05: huggingface/transformers#32867."""
     assert bias(Toy(seed, scale=2.5), lambda coins: proposal, rule, 3) < 1e-12
 
 
-def test_match_and_token_emit_one_law_for_deterministic_trees():
+@pytest.mark.parametrize(
+    ("widths", "rules"),
+    [((2, 2), [Rule.MATCH, Rule.TOKEN, Rule.TRAVERSAL]), ((1, 1, 1), [Rule.MATCH, Rule.TOKEN, Rule.BLOCK])],
+)
+def test_all_rules_emit_one_law_for_deterministic_drafts(widths, rules):
+    """For drafts without chance MATCH is optimal, so the others can only equal it."""
     target, drafter = Toy(9), Toy(10)
     laws = [
-        round_law(target, lambda coins: draft_tree(coins, drafter, (2, 2), Draw.DETERMINISTIC), rule) for rule in Rule
+        round_law(target, lambda coins: draft_tree(coins, drafter, widths, Draw.DETERMINISTIC), rule) for rule in rules
     ]
-    assert laws[0].keys() == laws[1].keys()
-    assert max(abs(laws[0][text] - laws[1][text]) for text in laws[0]) < 1e-14
+    for other in laws[1:]:
+        assert largest_difference(laws[0], other) < 1e-14
+
+
+def test_traversal_of_a_chain_is_the_block_rule():
+    target, drafter = Toy(31), Toy(32)
+    block = round_law(target, lambda coins: draft_tree(coins, drafter, (1, 1, 1), Draw.IID), Rule.BLOCK)
+    tree = lambda coins: draft_tree(coins, drafter, (1, 1, 1), Draw.WITHOUT_REPLACEMENT)  # noqa: E731
+    assert largest_difference(block, round_law(target, tree, Rule.TRAVERSAL)) < 1e-14
+
+
+def test_the_approximate_rule_is_not_exact_and_says_so():
+    target, drafter = Toy(21, 4), Toy(22, 4)
+    tree = lambda coins: draft_tree(coins, drafter, (2, 1), Draw.DETERMINISTIC)  # noqa: E731
+    assert bias(target, tree, Rule.TYPICAL, 3) > 1e-2
+    assert [rule for rule in Rule if not rule.is_exact] == [Rule.TYPICAL]
 
 
 @pytest.mark.parametrize("sampled", [Draw.IID, Draw.WITHOUT_REPLACEMENT, Draw.TOP_PLUS_SAMPLE])

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from outrider.analysis.enumerate import EnumeratingCoins, Text, complete, enumerate_law, largest_difference, text_law
+from outrider.core.growth import Place
 from outrider.core.params import Draw, Rule, SamplingParams
 from outrider.core.process import History, Processor
 from outrider.core.steps import STEPS, Steps
@@ -73,42 +74,27 @@ class TreeLaws:
         return torch.stack(rows)
 
 
-def draft_children(coins: Any, law: Any, parent: int, count: int, draw: Draw) -> tuple[list[int], Draw, Any]:
-    """Tokens of one node's children, how they were drawn, and the law they were drawn from."""
-    values = np.asarray(law)
-    if draw == Draw.IID:
-        return [coins.independent(law, parent, child) for child in range(count)], draw, values
-    if draw == Draw.WITHOUT_REPLACEMENT:
-        return coins.without_replacement(law, parent, count).tolist(), draw, values
-    if draw == Draw.DETERMINISTIC:
-        return np.argsort(-values, kind="stable")[:count].tolist(), draw, values
-    first = np.argsort(-values, kind="stable")[: count - 1].tolist()
-    rest = values.copy()
-    rest[first] = 0.0
-    if rest.sum() == 0:
-        return first, Draw.DETERMINISTIC, values
-    rest = rest / rest.sum()
-    return [*first, coins.independent(rest, parent, 0)], draw, rest
-
-
-def draft_tree(coins: Any, drafter: Toy, widths: Sequence[int], draw: Draw) -> Proposal:
+def draft_tree(coins: Any, drafter: Toy, widths: Sequence[int], draw: Draw, steps: Steps = STEPS) -> Proposal:
     """A tree with `widths[d]` children a node at depth d, drawn from the drafter's laws."""
     tokens: list[int] = []
     parents: list[int] = []
     draws: list[int] = []
+    confidence: list[float] = []
     rows: list[np.ndarray] = []
     frontier: list[tuple[int, Text]] = [(-1, ())]
     for width in widths:
         following = []
         for parent, text in frontier:
-            ids, kind, row = draft_children(coins, drafter.law(text), parent, width, draw)
-            if ids:
-                rows.append(row)
-            for token in ids:
+            law, position = np.asarray(drafter.law(text)), len(PROMPT) + len(drafter.history.output) + len(text)
+            drawn = steps.draw_children(coins, law, Place(parent, position), width, draw)
+            if drawn.tokens:
+                rows.append(law if drawn.law is None else drawn.law)
+            for token, kind in zip(drawn.tokens, drawn.kinds, strict=True):
                 following.append((len(tokens), (*text, token)))
                 tokens.append(token)
                 parents.append(parent)
                 draws.append(int(kind))
+                confidence.append(float(law[token]))
         frontier = following
     probs = np.stack(rows) if rows else np.zeros((0, drafter.vocab_size))
     return Proposal(
@@ -116,7 +102,7 @@ def draft_tree(coins: Any, drafter: Toy, widths: Sequence[int], draw: Draw) -> P
         parents=np.asarray(parents, dtype=np.int64),
         draw=np.asarray(draws, dtype=np.int64),
         source=("toy",) * len(tokens),
-        confidence=np.ones(len(tokens)),
+        confidence=np.minimum(1.0, confidence),
         probs=None if draw == Draw.DETERMINISTIC else drafter.make(probs),
     )
 

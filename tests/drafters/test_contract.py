@@ -11,7 +11,7 @@ from outrider.core.params import Draw, SamplingParams
 from outrider.core.tree import children, depths, path, validate
 from outrider.core.types import Plan
 from outrider.drafters import scripted
-from outrider.drafters.draft_model import SUPPORTED_DRAWS, DraftModel
+from outrider.drafters.draft_model import DraftModel
 from outrider.drafters.ngram import NgramDrafter
 from outrider.drafters.none import NoDrafter
 from outrider.drafters.prediction import PredictionDrafter
@@ -19,7 +19,6 @@ from outrider.drafters.recycling import RecyclingDrafter
 from outrider.drafters.registry import list_drafters
 from outrider.drafters.scripted import ScriptedDrafter
 from outrider.drafters.suffix import SuffixDrafter
-from outrider.errors import UnsupportedError
 from outrider.models.toy import TableTarget
 
 VOCAB = 16
@@ -102,10 +101,6 @@ def test_no_budget_no_proposal(make):
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_draw_and_laws_tell_how_a_node_came_about(make, draw, temperature):
     drafter = make()
-    if drafter.name == "draft_model" and draw not in SUPPORTED_DRAWS:
-        with pytest.raises(UnsupportedError, match=draw.name):
-            ask(drafter, draw=draw)
-        return
     proposal = ask(drafter, draw=draw, params=SamplingParams(temperature=temperature))
     assert set(proposal.draw.tolist()) <= {int(Draw.DETERMINISTIC), int(draw)}
     if proposal.probs is None:

@@ -403,12 +403,6 @@ def test_laws_are_kept_only_where_the_draw_needs_them():
     assert {int(draw) for draw in sampled.draw} == {int(Draw.IID)}
 
 
-@pytest.mark.parametrize("draw", [Draw.WITHOUT_REPLACEMENT, Draw.TOP_PLUS_SAMPLE])
-def test_other_draws_are_refused_by_name(draw):
-    with pytest.raises(UnsupportedError, match=draw.name):
-        propose(begun(table(), PROMPT), PROMPT, draw=draw)
-
-
 def test_scores_say_how_much_of_its_own_came_true():
     drafter = begun(table(), PROMPT)
     tokens = propose(drafter, PROMPT).tokens.tolist()

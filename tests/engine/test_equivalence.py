@@ -183,6 +183,21 @@ def test_trees_change_nothing(name: str, sampling: str) -> None:
     check(target, ScriptedDrafter(script), Wide(12, 4, 8), params)
 
 
+@pytest.mark.parametrize("draw", list(Draw))
+@pytest.mark.parametrize("sampling", ["greedy", "penalties"])
+def test_trees_of_a_draft_model_change_nothing(sampling: str, draw: Draw) -> None:
+    target, params = decoder(), SAMPLINGS[sampling]
+    running = engine(target, [DraftModel(decoder(2, layers=1), VOCAB), NgramDrafter(3, 1)], Fixed(4))
+    asked = [Speculation(draw=draw, tree=tree) for tree in ("2x6", "3x12", "4x31")]
+    requests = [running.submit(PROMPT, params, speculation)[0] for speculation in asked]
+    finish(running)
+    for request in requests:
+        assert request.output == plain(target, PROMPT, params)
+        assert request.stats.drafted_by["draft_model"] > 2 * request.stats.drafted_steps
+    assert not running.drafters.num_failures
+    assert_idle(running)
+
+
 @pytest.mark.parametrize("child", [0, 1, -1])
 @pytest.mark.parametrize("width", [2, 4])
 def test_deep_trees_change_nothing_wherever_the_right_child_is(width: int, child: int) -> None:

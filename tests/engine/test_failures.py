@@ -168,6 +168,12 @@ def test_what_cannot_be_served_is_refused_by_name_and_nothing_is_queued() -> Non
 
     with pytest.raises(UnsupportedError, match=r"SHARED_NOISE.*TOKEN"):
         running.submit(PROMPT, None, Speculation(rule=Rule.TOKEN, draw=Draw.SHARED_NOISE))
+    with pytest.raises(UnsupportedError, match=r"WITHOUT_REPLACEMENT.*BLOCK"):
+        running.submit(PROMPT, None, Speculation(rule=Rule.BLOCK, draw=Draw.WITHOUT_REPLACEMENT))
+    with pytest.raises(UnsupportedError, match=r"IID.*TRAVERSAL"):
+        running.submit(PROMPT, None, Speculation(rule=Rule.TRAVERSAL, draw=Draw.IID))
+    with pytest.raises(UnsupportedError, match=r"tree 2x8.*BLOCK"):
+        running.submit(PROMPT, None, Speculation(rule=Rule.BLOCK, tree="2x8"))
     assert_idle(running)
 
 

@@ -9,8 +9,8 @@ from outrider.policies.fixed import Fixed
 from outrider.policies.heuristic import Heuristic
 
 
-def view(request_id="r", *, rule=Rule.MATCH, drafters=("ngram", "draft_model"), length=None, max_nodes=64):
-    return RequestView(request_id, rule, drafters, length, context_length=10, num_output=0, max_nodes=max_nodes)
+def view(request_id="r", *, rule=Rule.MATCH, drafters=("ngram", "draft_model"), length=None, max_nodes=64, tree=None):
+    return RequestView(request_id, rule, drafters, length, 10, num_output=0, max_nodes=max_nodes, tree=tree)
 
 
 def outcome(num_drafted, num_accepted, request_id="r", reason=None):
@@ -43,6 +43,16 @@ def test_a_plan_keeps_to_the_request_and_to_what_is_of_use(length, max_nodes, ex
     plan = Fixed(6).choose([view(length=length, max_nodes=max_nodes)])[0]
     assert plan.max_depth == expected
     assert all(budget == expected for _, budget in plan.drafters)
+
+
+@pytest.mark.parametrize("policy", [Fixed(4), Heuristic(start=4)])
+@pytest.mark.parametrize(
+    ("tree", "max_nodes", "expected"),
+    [((3, 16), 64, (16, 4, 3)), ((2, 31), 9, (9, 4, 2)), ((3, 3), 64, (3, 3, 3)), ((1, 9), 64, (4, 4, 1))],
+)
+def test_a_tree_that_a_request_asks_for_is_planned(policy, tree, max_nodes, expected):
+    plan = policy.choose([view(tree=tree, max_nodes=max_nodes)])[0]
+    assert (plan.drafters[0][1], plan.max_depth, plan.max_width) == expected
 
 
 def test_nothing_is_planned_where_nothing_is_of_use_or_nobody_may_draft():

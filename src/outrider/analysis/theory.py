@@ -9,7 +9,16 @@ Invariant: every formula holds at its ends (alpha 0 and 1, gamma 0).
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["acceptance", "accepted_length_law", "coupled_acceptance", "expected_tokens", "speedup"]
+__all__ = [
+    "acceptance",
+    "accepted_length_law",
+    "block_tokens",
+    "coupled_acceptance",
+    "expected_tokens",
+    "greedy_draft_acceptance",
+    "optimal_acceptance",
+    "speedup",
+]
 
 Law = NDArray[np.float64]
 
@@ -44,6 +53,73 @@ def coupled_acceptance(p: Law, q: Law) -> float:
     both = np.flatnonzero((p > 0) & (q > 0))
     rates = np.maximum(p[None, :] / p[both, None], q[None, :] / q[both, None])  # [x, y]
     return float((1.0 / rates.sum(axis=1)).sum())
+
+
+def block_tokens(p: Law, q: Law, gamma: int) -> float:
+    """Tau of the rule BLOCK for a chain of i.i.d. tokens, both laws the same at each position.
+
+    Args:
+        p: [V] target's law.
+        q: [V] draft's law.
+        gamma: draft tokens a pass.
+
+    Note:
+        At least i tokens are accepted with probability E[w_i], w_i = min(1, w_(i-1) p(x_i) / q(x_i)); never less than
+        1 + acceptance + ... + acceptance**gamma, what the token rule gives.
+
+    Source:
+        Sun et al., ICLR 2025, arXiv 2403.10444, theorem 2.
+    """
+    drawn = q > 0
+    weights: Law = np.ones(1)
+    chances: Law = np.ones(1)
+    tau = 1.0
+    for _ in range(gamma):
+        weights = np.minimum(1.0, weights[:, None] * (p[drawn] / q[drawn])).ravel()
+        chances = (chances[:, None] * q[drawn]).ravel()
+        weights, places = np.unique(weights, return_inverse=True)  # equal weights are one, so that few are left
+        chances = np.asarray(np.bincount(places, chances), dtype=np.float64)
+        tau += float(weights @ chances)
+    return tau
+
+
+def greedy_draft_acceptance(p: Law, q: Law, k: int) -> float:
+    """Acceptance of the k - 1 best draft tokens D and one sample of the rest: p(D) + sum_(x not in D) min(p, q_D).
+
+    Args:
+        p: [V] target's law.
+        q: [V] draft's law; q_D is q without the set D of the k - 1, normalised.
+        k: children of the node.
+
+    Source:
+        Hu et al., ICLR 2025 (greedy draft sampling).
+    """
+    rest = q.copy()
+    top = np.argsort(-q, kind="stable")[: k - 1]
+    rest[top] = 0.0
+    mass = rest.sum()
+    return float(p[top].sum()) + (acceptance(p, rest / mass) if mass > 0 else 0.0)
+
+
+def optimal_acceptance(p: Law, q: Law, k: int) -> float:
+    """The largest acceptance that any exact rule has for k i.i.d. draft tokens: min over S of p(S) + 1 - q(S)**k.
+
+    Args:
+        p: [V] target's law.
+        q: [V] draft's law.
+        k: children of the node.
+
+    Note:
+        The sets that matter hold the tokens with the largest q / p.
+
+    Source:
+        Hu et al., ICLR 2025 (optimal transport with membership costs).
+    """
+    ratio = np.where(p > 0, q / np.where(p > 0, p, 1.0), np.inf)
+    order = np.argsort(-ratio, kind="stable")
+    inside_p = np.concatenate([[0.0], np.cumsum(p[order])])
+    inside_q = np.concatenate([[0.0], np.cumsum(q[order])])
+    return float((inside_p + 1.0 - inside_q**k).min())
 
 
 def expected_tokens(alpha: float, gamma: int) -> float:

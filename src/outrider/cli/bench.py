@@ -49,7 +49,7 @@ def command(
     policy: Annotated[
         str | None, typer.Option(help="As in generate. Default: heuristic, or fixed where --length is given.")
     ] = None,
-    rule: Annotated[str | None, typer.Option(help="match (default) or token.")] = None,
+    rule: Annotated[str | None, typer.Option(help="match (default), token, block or traversal.")] = None,
     use_prediction: Annotated[
         bool,
         typer.Option("--use-prediction", metavar="", help="Predict that the answer repeats the text to be changed."),

@@ -36,6 +36,8 @@ def summary(
     if result.seconds_per_token:
         parts.append(f"{1 / result.seconds_per_token:.1f} tokens/s")
     parts.append(f"first token after {result.first_token_seconds:.2f} s")
+    if not result.is_exact:
+        parts.append(f"approximate: rule {rule} does not keep the model's law")
     if not params.is_greedy:
         parts.append(f"seed {result.seed}")
     note(" · ".join(parts))
@@ -54,7 +56,7 @@ def document(
     tokenizer: Tokenizer,
 ) -> dict[str, Any]:
     """Everything about one call, ready for JSON; several texts stand in `choices`, each with its own figures."""
-    shared = {"model": job.model, "drafters": job.drafters, "policy": job.policy, "rule": job.rule}
+    shared = {"model": job.model, "drafters": job.drafters, "policy": job.policy, "rule": job.rule, "tree": job.tree}
     texts = [_text(result, params, tokenizer) for result in results]
     more = {
         "sampling": asdict(params) | {"seed": results[0].seed},
@@ -67,6 +69,7 @@ def document(
 def _text(result: Generation, params: SamplingParams, tokenizer: Tokenizer) -> dict[str, Any]:
     """One text with its figures."""
     return {
+        "is_exact": result.is_exact,
         "text": result.text,
         "tokens": result.tokens,
         "finish_reason": result.finish_reason,
@@ -102,7 +105,9 @@ def _compared(comparison: Comparison, rule: str) -> str:
     """The paired speed-up in words."""
     place = comparison.first_difference
     equal = "the same tokens" if place is None else f"tokens that differ from output token {place + 1} on"
-    if place is not None and rule != Rule.MATCH.value:
+    if rule == Rule.TYPICAL.value:
+        equal += f" (rule {rule} is approximate)"
+    elif place is not None and rule != Rule.MATCH.value:
         equal += f" (rule {rule} keeps the law, not the text)"
     if comparison.margin is not None:
         equal += f" (there the model's best two logits are {comparison.margin:.3g} apart)"
@@ -124,7 +129,9 @@ def _rows(result: Generation) -> list[tuple[str, str]]:
     """Names and values of everything that was counted."""
     stats = result.stats
     positions = range(max(stats.attempts_at, default=-1) + 1)
+    kept = "the model's own law" if result.is_exact else "approximate: another law than the model's"
     rows = {
+        "rule": f"{result.rule.value} ({kept})",
         "prompt": f"{result.num_prompt} tokens",
         "acceptance by position": " ".join(f"{stats.acceptance_rate_at(depth):.2f}" for depth in positions) or "-",
         "accepted / drafted": f"{stats.accepted} / {stats.drafted} ({stats.accepted_fraction:.2f})",

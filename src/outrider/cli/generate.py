@@ -77,8 +77,21 @@ def command(
         ),
     ] = "heuristic",
     length: Annotated[int | None, typer.Option(help="Draft tokens a step at most.", rich_help_panel=_DRAFTING)] = None,
+    tree: Annotated[
+        str | None,
+        typer.Option(
+            metavar="<width>x<nodes>",
+            help="Draft trees instead of chains, such as 3x16: children of a node and nodes of a step at most.",
+            rich_help_panel=_DRAFTING,
+        ),
+    ] = None,
     rule: Annotated[
-        str, typer.Option(help="match (same text as without drafts) or token (same law).", rich_help_panel=_DRAFTING)
+        str,
+        typer.Option(
+            help="match (same text as without drafts); token, block (chains) or traversal (same law); typical "
+            "(approximate: another law).",
+            rich_help_panel=_DRAFTING,
+        ),
     ] = "match",
     compare: Annotated[
         bool,
@@ -152,6 +165,7 @@ def command(
         prediction=None if prediction is None else read_prediction(prediction),
         policy=policy,
         length=length,
+        tree=tree,
         rule=rule,
         compare=compare,
         show_draft=show_draft,

@@ -28,6 +28,7 @@ class Job:
     drafters: tuple[str, ...]
     policy: str
     length: int | None
+    tree: str | None
     rule: str
     compare: bool
     show_draft: bool
@@ -75,7 +76,11 @@ class Job:
         rules = {rule.value: rule for rule in Rule}
         if self.rule not in rules:
             raise InvalidRequestError(f"--rule is {self.rule!r}; choose one of {', '.join(rules)}.")
-        return Speculation(rule=rules[self.rule], length=self.length)
+        if self.rule == Rule.BLOCK.value and self.tree is not None:
+            raise InvalidRequestError(
+                f"--tree is {self.tree!r}, but --rule block judges chains; leave --tree out or choose --rule traversal."
+            )
+        return Speculation(rule=rules[self.rule], length=self.length, tree=self.tree)
 
     def draft_models(self) -> list[str]:
         """Names of the models that the drafters load; all options of the drafters are checked."""

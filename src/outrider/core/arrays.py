@@ -116,6 +116,8 @@ def topk_values(row: Array, count: int) -> Array:
     """[min(count, n)] the largest values of a row [n], descending, repeated values as often as they stand there."""
     size = row.shape[0]
     count = min(count, size)
+    if count == 1:
+        return namespace(row).max(row, axis=0, keepdims=True)
     if is_torch_array(row):
         return row.topk(count).values
     largest = np.partition(row, size - count)[size - count :] if count < size else row

@@ -21,10 +21,18 @@ GREEDY_TEMPERATURE = 1e-5
 
 
 class Rule(enum.Enum):
-    """How the target judges a proposal. Both rules keep the target's law."""
+    """How the target judges a proposal. All but TYPICAL keep the target's law; TYPICAL is never chosen unasked."""
 
     MATCH = "match"
     TOKEN = "token"
+    BLOCK = "block"
+    TRAVERSAL = "traversal"
+    TYPICAL = "typical"
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether what is emitted has the target's law."""
+        return self is not Rule.TYPICAL
 
 
 class Draw(enum.IntEnum):
@@ -203,6 +211,20 @@ class SamplingParams:
         return self.temperature < GREEDY_TEMPERATURE
 
 
+def _read_tree(tree: object) -> tuple[int, int] | None:
+    """Width and nodes of a tree, from a pair of numbers or a text such as "3x16"."""
+    if tree is None:
+        return None
+    parts: list[object] = list(tree) if isinstance(tree, list | tuple) else []
+    if isinstance(tree, str):
+        words = tree.lower().split("x")
+        parts = [int(word) for word in words] if all(word.strip().isdecimal() for word in words) else []
+    sizes = [int(part) for part in parts if isinstance(part, int | np.integer) and is_whole_number(part)]
+    remedy = "give width x nodes with 1 <= width <= nodes, such as 3x16, or leave it out for a chain"
+    _require(len(parts) == len(sizes) == 2 and 1 <= sizes[0] <= sizes[1], "tree", tree, remedy)
+    return sizes[0], sizes[1]
+
+
 @dataclass(frozen=True, slots=True)
 class Speculation:
     """What a request may ask of speculation; the engine's own settings fill what is None.
@@ -211,6 +233,7 @@ class Speculation:
         rule: how proposals are judged.
         drafters: names of the drafters that may serve the request; None for all that the engine has.
         length: draft tokens a step at most (the depth of the tree).
+        tree: (children of a node at most, nodes of a step at most), or a text such as "3x16"; None for a chain.
         draw: how a model drafter draws; None follows the rule.
         off: decode plainly.
         scope: whose shared drafter state the request reads and feeds: what a drafter keeps of finished texts is shown
@@ -220,9 +243,15 @@ class Speculation:
     rule: Rule = Rule.MATCH
     drafters: tuple[str, ...] | None = None
     length: int | None = None
+    tree: tuple[int, int] | str | None = None
     draw: Draw | None = None
     off: bool = False
     scope: str = ""
+
+    @property
+    def shape(self) -> tuple[int, int] | None:
+        """Width and nodes of a tree as numbers; None for a chain."""
+        return None if self.tree is None or isinstance(self.tree, str) else self.tree
 
     def __post_init__(self) -> None:
         """Refuse values that no request could mean."""
@@ -244,5 +273,6 @@ class Speculation:
         )
         if names is not None:
             object.__setattr__(self, "drafters", tuple(names))
+        object.__setattr__(self, "tree", _read_tree(self.tree))
         draws = ", ".join(draw.name for draw in Draw)
         _require(self.draw is None or isinstance(self.draw, Draw), "draw", self.draw, f"choose one of {draws}")

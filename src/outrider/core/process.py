@@ -10,8 +10,9 @@ own logits and of the tokens on its own path, computed as its own row; a row who
 logit anywhere in it, or every token banned) is NaN in every entry, so that looking at one entry is enough.
 """
 
+import copy
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -98,6 +99,13 @@ class Processor:
             mask: the outside mask's state after them.
         """
         return PathState(history, len(history.output), (), mask)
+
+    def uncut(self) -> "Processor":
+        """The same chain without cuts, and at temperature 1 where it was greedy: it ranks tokens that the law drops."""
+        twin = copy.copy(self)
+        temperature = 1.0 if self.params.is_greedy else self.params.temperature
+        twin.params = replace(self.params, temperature=temperature, top_k=0, top_p=1.0, min_p=0.0)
+        return twin
 
     def law(self, logits: Any, states: Sequence[PathState]) -> Any:
         """The law of the next token after each of several paths.

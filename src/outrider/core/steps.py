@@ -1,6 +1,6 @@
-"""The named steps that the exact rules are made of, so that exactly one can be replaced.
+"""The named steps that rules, trimming and drafting are made of, so that exactly one can be replaced.
 
-This module does not know trees, requests or chance: numbers in, numbers out. Invariant: `STEPS` holds the steps that
+This module does not know trees or requests. Invariant: `STEPS` holds the steps that
 keep the target's law; another choice exists only to show what a test or a certificate would see.
 """
 
@@ -8,12 +8,31 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from array_api_compat import device
 
 from outrider.core.arrays import namespace, one_hot
-from outrider.core.params import Draw
+from outrider.core.coins import At, Coins, DraftCoins
+from outrider.core.growth import Drawn, Place, draw_children, survivors
+from outrider.core.params import Draw, Rule
+from outrider.core.types import IntArray
 
-__all__ = ["STEPS", "Steps", "acceptance", "match_child", "removal", "residual", "sibling_order"]
+__all__ = [
+    "STEPS",
+    "Steps",
+    "acceptance",
+    "block_chance",
+    "block_length",
+    "block_residual",
+    "cuttable",
+    "match_child",
+    "removal",
+    "residual",
+    "sample",
+    "sibling_order",
+    "typical_threshold",
+    "weight",
+]
 
 
 def match_child(tokens: Sequence[int], sampled: int) -> int | None:
@@ -39,7 +58,7 @@ def sibling_order(draws: Sequence[Draw]) -> list[tuple[int, Draw]]:
     names = sorted({Draw(kinds[number]).name for number in sampled})
     if Draw.SHARED_NOISE in kinds:
         raise ValueError(
-            "the rule TOKEN cannot judge SHARED_NOISE nodes: their noise is not independent of the target's"
+            "no law-exact rule can judge SHARED_NOISE nodes: their noise is not independent of the target's"
         )
     if len(names) > 1:
         raise ValueError(f"siblings were drawn in several ways, {' and '.join(names)}; one is allowed")
@@ -91,23 +110,104 @@ def removal(draft: Any, tokens: Any, without_replacement: Any) -> Any:
     return xp.where(without_replacement[:, None], left, draft)
 
 
+def sample(coins: Coins, law: Any, at: At, below: Sequence[Sequence[int]]) -> IntArray:  # noqa: ARG001 - see `Steps`
+    """[k] the target's tokens of laws [k, V]: one a node, whatever stands below it."""
+    return coins.sample(law, at)
+
+
+def weight(previous: float, ratio: float) -> float:
+    """The probability with which a path may be kept: that of its parent's path times p(x) / q(x), at most 1."""
+    return min(1.0, previous * ratio)
+
+
+def _left(weight: float, target: Any, draft: Any) -> Any:
+    """[1, V] (w p - q)+."""
+    left = weight * target - draft
+    return namespace(target).where(left > 0, left, 0.0)
+
+
+def block_chance(weight: float, target: Any, draft: Any) -> float:
+    """The probability that a path is kept when everything below it failed: s / (s + 1 - w), s the sum of (w p - q)+.
+
+    Args:
+        weight: w of the path.
+        target: [1, V] the law p after it.
+        draft: [1, V] the law q that the refused child was drawn from.
+    """
+    mass = float(namespace(target).sum(_left(weight, target, draft)))
+    whole = mass + (1.0 - weight)
+    return mass / whole if whole > 0 else 1.0
+
+
+def block_residual(weight: float, target: Any, draft: Any) -> Any:
+    """[1, V] (w p - q)+ normalised, the law after a path whose child was refused; p where nothing is left."""
+    left = _left(weight, target, draft)
+    mass = float(namespace(target).sum(left))
+    return left / mass if mass > 0 else target
+
+
+def block_length(accept: Callable[[int], bool], count: int) -> int:
+    """How many nodes of a chain are kept: the largest number whose coin falls well, 0 if none does.
+
+    Args:
+        accept: number of nodes -> answer of its coin, asked once.
+        count: nodes of the chain.
+    """
+    return next((length for length in range(count, 0, -1) if accept(length)), 0)
+
+
+def typical_threshold(law: Any) -> Any:
+    """[k] the probability above which a token is typical of laws [k, V]: min(0.3, 0.09 exp(-H)), H their entropy.
+
+    Source:
+        Cai et al., 2024, arXiv 2401.10774, section 2.3.1, with the settings of its code.
+    """
+    xp = namespace(law)
+    entropy = -xp.sum(xp.where(law > 0, law * xp.log(xp.where(law > 0, law, 1.0)), 0.0), axis=1)
+    typical = 0.09 * xp.exp(-entropy)
+    return xp.where(typical < 0.3, typical, 0.3)
+
+
+def cuttable(rule: Rule, draws: IntArray) -> Any:
+    """[n] which nodes a policy may leave out: outside MATCH only those whose token was not drawn by chance."""
+    return np.full(len(draws), True) if rule is Rule.MATCH else draws == int(Draw.DETERMINISTIC)
+
+
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """The named steps of the rules, so that exactly one can be replaced to show what a test would see.
+    """The named steps of rules, trimming and drafting, so that exactly one can be replaced to show what a test sees.
 
     Attributes:
         match_child: sibling tokens and sampled token -> number of the sibling to go to.
+        sample: coins, laws, what they stand for and the nodes below each -> the target's tokens under MATCH.
         sibling_order: draws of siblings -> (sibling, how it is judged) in order of trial.
         acceptance: p, q, tokens -> probability of acceptance.
         residual: p, q -> target's law after a rejection.
         removal: q, tokens, whether drawn without replacement -> law of the next sibling.
+        weight: weight of the parent's path, p(x) / q(x) -> weight of a path.
+        block_chance: weight, p, q -> probability that a path is kept when its child was refused.
+        block_residual: weight, p, q -> target's law after it.
+        block_length: coins by length, nodes -> nodes of a chain that are kept.
+        typical_threshold: laws -> probability above which TYPICAL keeps a token.
+        cuttable: rule, draws -> nodes that a policy may leave out.
+        draw_children: how a drafter draws a node's children.
+        survivors: which nodes of a grown tree are proposed.
     """
 
     match_child: Callable[[Sequence[int], int], int | None] = match_child
+    sample: Callable[[Coins, Any, At, Sequence[Sequence[int]]], IntArray] = sample
     sibling_order: Callable[[Sequence[Draw]], list[tuple[int, Draw]]] = sibling_order
     acceptance: Callable[[Any, Any, Any], Any] = acceptance
     residual: Callable[[Any, Any], Any] = residual
     removal: Callable[[Any, Any, Any], Any] = removal
+    weight: Callable[[float, float], float] = weight
+    block_chance: Callable[[float, Any, Any], float] = block_chance
+    block_residual: Callable[[float, Any, Any], Any] = block_residual
+    block_length: Callable[[Callable[[int], bool], int], int] = block_length
+    typical_threshold: Callable[[Any], Any] = typical_threshold
+    cuttable: Callable[[Rule, IntArray], Any] = cuttable
+    draw_children: Callable[[DraftCoins, Any, Place, int, Draw], Drawn] = draw_children
+    survivors: Callable[[Sequence[float], Sequence[int], int], list[int]] = survivors
 
 
 STEPS = Steps()

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from outrider.drafters.scoring import num_matching
+from outrider.core.tree import depths, is_chain
+from outrider.core.types import IntArray
 from outrider.errors import CacheFullError
 from outrider.models.base import ForwardInputs, Segment, Target
 
@@ -32,35 +33,52 @@ class CachedText:
         slot: its cache slot; None while it holds no rows.
         num_cached: committed tokens whose rows are cached.
         drafted: draft tokens of the running step.
-        num_fed: how many of them have rows, behind the committed ones.
+        parents: node number of each draft token's parent; -1 is the last committed token.
+        fed: draft nodes that have rows, behind the committed ones and in this order.
     """
 
     slot: int | None = None
     num_cached: int = 0
     drafted: list[int] = field(default_factory=list)
-    num_fed: int = 0
+    parents: list[int] = field(default_factory=list)
+    fed: list[int] = field(default_factory=list)
 
     @property
     def num_rows(self) -> int:
         """Rows that the slot holds."""
-        return self.num_cached + self.num_fed
+        return self.num_cached + len(self.fed)
+
+    def matching(self, kept: Sequence[int]) -> list[int]:
+        """The nodes, root to leaf, that say what was emitted; of equal siblings the first."""
+        nodes: list[int] = []
+        for token in kept:
+            above = nodes[-1] if nodes else -1
+            below = [n for n, parent in enumerate(self.parents) if parent == above and self.drafted[n] == token]
+            if not below:
+                break
+            nodes.append(below[0])
+        return nodes
+
+    def forget_draft(self) -> None:
+        """End the running step."""
+        self.drafted, self.parents, self.fed = [], [], []
 
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """Tokens that one request feeds in a pass.
+    """What one request feeds in a pass: committed tokens behind its cached rows, or nodes of its tree.
 
     Attributes:
         text: the request.
-        tokens: the tokens behind its cached rows.
-        is_judged: whether the logits after the last of them are wanted.
-        is_draft: whether they are draft tokens.
+        tokens: the tokens.
+        is_judged: whether the logits after the last of them are wanted; those after nodes always are.
+        nodes: the nodes, whose parents have rows or are the root; empty for committed tokens.
     """
 
     text: CachedText
     tokens: Sequence[int]
     is_judged: bool = True
-    is_draft: bool = False
+    nodes: Sequence[int] = ()
 
 
 class DraftCache:
@@ -93,12 +111,14 @@ class DraftCache:
         Returns:
             The number of draft tokens that were emitted.
         """
-        num_right = num_matching(text.drafted, kept)
-        text.num_cached += max(0, min(num_right, text.num_fed, len(kept) - 1))
-        text.drafted, text.num_fed = [], 0
+        right = text.matching(kept)
+        places = {node: place for place, node in enumerate(text.fed)}
+        rows = [places[node] for node in right[: max(0, len(kept) - 1)] if node in places]  # children stand behind
         if text.slot is not None:
-            self._cache.truncate(text.slot, text.num_cached)
-        return num_right
+            self._cache.keep(text.slot, text.num_cached, rows)
+        text.num_cached += len(rows)
+        text.forget_draft()
+        return len(right)
 
     def cut(self, text: CachedText, length: int) -> None:
         """End a step that was never observed, and leave at most `length` committed rows."""
@@ -121,18 +141,19 @@ class DraftCache:
         """Give a request's rows back."""
         if text.slot is not None:
             self._cache.release(text.slot)
-        text.slot, text.num_cached, text.drafted, text.num_fed = None, 0, [], 0
+        text.slot, text.num_cached = None, 0
+        text.forget_draft()
 
     def feed(self, feeds: Sequence[Feed]) -> "torch.Tensor":
         """Run one pass of the draft model; the rows must be reserved.
 
         Returns:
-            [number of judged feeds, V] logits.
+            [number of judged feeds, V] logits; of a tree one row for each node that is fed.
         """
         outputs = self._model.forward(_flat_pass(feeds), self._cache)
         for feed in feeds:
-            if feed.is_draft:
-                feed.text.num_fed += len(feed.tokens)
+            if feed.nodes:
+                feed.text.fed += feed.nodes
             else:
                 feed.text.num_cached += len(feed.tokens)
         return outputs.logits
@@ -159,16 +180,36 @@ def share_out(pending: Sequence[int], budget: int) -> list[int]:
 def _flat_pass(feeds: Sequence[Feed]) -> ForwardInputs:
     ends = np.cumsum([len(feed.tokens) for feed in feeds])
     starts = ends - [len(feed.tokens) for feed in feeds]
-    places = zip(feeds, starts.tolist(), strict=True)
+    wanted = [np.arange(end - _num_judged(feed), end) for feed, end in zip(feeds, ends.tolist(), strict=True)]
     return ForwardInputs(
         token_ids=np.concatenate([np.asarray(feed.tokens, dtype=np.int64) for feed in feeds]),
-        positions=np.concatenate([feed.text.num_rows + np.arange(len(feed.tokens)) for feed in feeds]),
-        segments=[_segment(feed, start) for feed, start in places],
-        logits_rows=(ends - 1)[[feed.is_judged for feed in feeds]],
+        positions=np.concatenate([_positions(feed) for feed in feeds]),
+        segments=[_segment(feed, start) for feed, start in zip(feeds, starts.tolist(), strict=True)],
+        logits_rows=np.concatenate(wanted),
     )
 
 
+def _num_judged(feed: Feed) -> int:
+    return len(feed.nodes) if feed.nodes else int(feed.is_judged)
+
+
+def _positions(feed: Feed) -> IntArray:
+    text = feed.text
+    if not feed.nodes:
+        return text.num_cached + np.arange(len(feed.tokens))
+    levels = depths(np.asarray(text.parents, dtype=np.int64))
+    return text.num_cached - 1 + levels[list(feed.nodes)]
+
+
 def _segment(feed: Feed, start: int) -> Segment:
-    if feed.text.slot is None:
+    text = feed.text
+    if text.slot is None:
         raise RuntimeError("tokens were fed without reserved rows")
-    return Segment(feed.text.slot, start, len(feed.tokens), feed.text.num_rows)
+    return Segment(text.slot, start, len(feed.tokens), text.num_rows, _row_parents(text, feed.nodes))
+
+
+def _row_parents(text: CachedText, nodes: Sequence[int]) -> IntArray | None:
+    """[rows of the tree, those of this pass included] each row's parent row; None where each follows the one before."""
+    rows = {node: row for row, node in enumerate([*text.fed, *nodes])}
+    parents = np.asarray([rows.get(text.parents[node], -1) for node in rows], dtype=np.int64)
+    return None if is_chain(parents) else parents

@@ -14,23 +14,26 @@ context shorter than the target's (vllm-project/vllm#5342), an end token that fi
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from outrider.core.arrays import namespace
+import numpy as np
+
 from outrider.core.params import Draw
+from outrider.core.steps import STEPS, Steps
+from outrider.core.tree import depths
 from outrider.core.types import Kept, Proposal
 from outrider.drafters.base import DraftContext, Needs, Observation
 from outrider.drafters.draft_cache import CachedText, DraftCache, Feed, share_out
-from outrider.drafters.draft_lane import SUPPORTED_DRAWS, Lane
-from outrider.errors import InvalidRequestError, UnsupportedError
+from outrider.drafters.draft_lane import Lane
+from outrider.errors import InvalidRequestError
 from outrider.models.base import Target
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["SUPPORTED_DRAWS", "DraftModel"]
+__all__ = ["DraftModel"]
 
 
 class DraftModel:
-    """Drafts a chain with a model.
+    """Drafts a chain or a tree with a model.
 
     Args:
         model: the draft model; may be the target itself, its cache is a separate one.
@@ -40,6 +43,7 @@ class DraftModel:
         chunk: prompt tokens that a call reads at most.
         max_tokens: rows of the draft cache over all requests; None for no bound but memory.
         name: what plans, statistics and provenance call it.
+        steps: the named steps of drafting; anything but `STEPS` is for tests.
 
     Raises:
         InvalidRequestError: `min_confidence` is no probability or `chunk` is below 2.
@@ -50,7 +54,7 @@ class DraftModel:
     """
 
     needs = Needs()
-    draws = SUPPORTED_DRAWS
+    draws = frozenset(Draw)
 
     def __init__(
         self,
@@ -62,12 +66,14 @@ class DraftModel:
         chunk: int = 512,
         max_tokens: int | None = None,
         name: str = "draft_model",
+        steps: Steps = STEPS,
     ) -> None:
         if not 0 <= min_confidence <= 1:
             raise InvalidRequestError(f"min_confidence of {name} is {min_confidence!r}; give a number from 0 to 1.")
         if chunk < 2:
             raise InvalidRequestError(f"chunk of {name} is {chunk!r}; give 2 or more.")
         self.name = name
+        self._steps = steps
         self._model: Target | None = model
         self._context_length = model.context_length
         self._width = vocab_size
@@ -126,29 +132,24 @@ class DraftModel:
         text = self._texts.get(request_id)
         if text is None:
             return None
-        num_judged = min(len(text.drafted), len(kept.tokens))
+        num_judged = min(int(depths(np.asarray(text.parents, dtype=np.int64)).max(initial=0)), len(kept.tokens))
         num_right = self._ready_cache().settle(text, kept.tokens)
         return num_right / num_judged if num_judged else None
 
     def propose(self, contexts: Sequence[DraftContext]) -> list[Proposal]:
-        """Draw a chain for each request, one pass of the model a position for all of them.
+        """Grow a tree for each request, one pass of the model a level for all of them.
 
         A request whose text is not read to its end yet reads on and proposes nothing; one whose text is longer than the
         model's context proposes nothing and holds no rows.
-
-        Raises:
-            UnsupportedError: a context asks for a draw that makes no chain.
         """
         lanes = [self._lane(context) for context in contexts]
-        live = [lane for lane in lanes if lane.is_open]
-        live, logits = self._catch_up(live)
+        live, logits = self._catch_up([lane for lane in lanes if lane.frontier])
         while live:
-            self._draw(live, logits)
-            live = [lane for lane in live if lane.is_open]
+            self._grow(live, logits)
+            live = [lane for lane in live if lane.frontier]
             if live:
-                feeds = [Feed(lane.text, lane.tokens[-1:], is_draft=True) for lane in live]
-                logits = self._ready_cache().feed(feeds)
-        return [self._proposal(lane) for lane in lanes]
+                logits = self._ready_cache().feed([_feed(lane) for lane in live])
+        return [lane.proposal(self.name) for lane in lanes]
 
     def _ready_cache(self) -> DraftCache:
         if self._cache is None:
@@ -156,20 +157,21 @@ class DraftModel:
         return self._cache
 
     def _lane(self, context: DraftContext) -> Lane:
-        """Begin a chain; it is closed from the start where there is nothing to draw or no room for rows."""
-        if context.draw not in SUPPORTED_DRAWS:
-            known = ", ".join(sorted(draw.name for draw in SUPPORTED_DRAWS))
-            raise UnsupportedError(f"drafter {self.name} cannot draw {context.draw.name}; choose one of {known}.")
+        """Begin a tree; it is done from the start where there is nothing to draw or no room for rows."""
         cache, text = self._ready_cache(), self._texts[context.request_id]
         length = len(context.tokens)
         cache.cut(text, length - 1)  # the last token is fed in any case, for the logits behind it
         beyond = self._context_length - length + 1
         if beyond < 1:
             cache.release(text)
-        limit = min(context.budget(self.name), context.plan.max_depth, beyond)
+        depth = min(context.plan.max_depth, beyond)
+        budget = context.budget(self.name)
+        if context.plan.max_width == 1:
+            depth = budget = min(budget, depth)
         threshold = max(self._min_confidence, context.plan.min_confidence)
-        lane = Lane(context, text, limit, threshold, context.state)
-        lane.is_open = limit > 0 and cache.reserve(text, length + limit - 1)
+        lane = Lane(context, text, budget, depth, threshold, self._steps)
+        if min(budget, depth) < 1 or not cache.reserve(text, length + lane.max_rows):
+            lane.frontier = []
         return lane
 
     def _catch_up(self, lanes: list[Lane]) -> "tuple[list[Lane], torch.Tensor | None]":
@@ -179,26 +181,24 @@ class DraftModel:
         feeds = []
         for lane, left, share in zip(lanes, pending, shares, strict=True):
             start = lane.text.num_cached
-            lane.is_open = share == left
+            if share < left:
+                lane.frontier = []
             if share:
                 tokens = [min(token, self._last_id) for token in lane.context.tokens[start : start + share]]
-                feeds.append(Feed(lane.text, tokens, is_judged=lane.is_open))  # ids it has no row for read as its last
+                feeds.append(Feed(lane.text, tokens, bool(lane.frontier)))  # ids it has no row for read as its last
         logits = self._ready_cache().feed(feeds) if feeds else None
-        return [lane for lane in lanes if lane.is_open], logits
+        return [lane for lane in lanes if lane.frontier], logits
 
-    def _draw(self, lanes: Sequence[Lane], logits: Any) -> None:
-        """Draw one token for each lane from its row of logits [k, V of the model]."""
+    def _grow(self, lanes: Sequence[Lane], logits: Any) -> None:
+        """Draw a level of each lane's tree from the rows of its frontier in the logits [k, V of the model]."""
         fitted = self._fit(logits)
         total = fitted.logsumexp(-1)
-        for number, lane in enumerate(lanes):
-            law = lane.context.processor.law(fitted[number : number + 1], [lane.state])[0]  # [V]
-            token = lane.draw(law)
-            if token is None:
-                lane.is_open = False
-                continue
-            if lane.context.draw is Draw.IID:
-                lane.laws.append(law)
-            lane.add(token, min(1.0, float((fitted[number, token] - total[number]).exp())))
+        start = 0
+        for lane in lanes:
+            rows = slice(start, start + len(lane.frontier))
+            own, own_total, start = fitted[rows], total[rows], rows.stop
+            laws = lane.laws(own)
+            lane.grow(laws, lambda row, token, o=own, t=own_total: min(1.0, float((o[row, token] - t[row]).exp())))
 
     def _fit(self, logits: Any) -> Any:
         """[k, V of the target] logits in which only ids that both models know can win."""
@@ -208,13 +208,7 @@ class DraftModel:
         fitted[:, : self._num_common] = logits[:, : self._num_common]
         return fitted
 
-    def _proposal(self, lane: Lane) -> Proposal:
-        if not lane.tokens:
-            return Proposal.empty()
-        return Proposal.chain(
-            lane.tokens,
-            source=self.name,
-            confidence=lane.confidence,
-            draw=lane.context.draw,
-            probs=namespace(*lane.laws).stack(lane.laws) if lane.laws else None,
-        )
+
+def _feed(lane: Lane) -> Feed:
+    """The frontier of a lane, to be fed."""
+    return Feed(lane.text, [lane.text.drafted[node] for node in lane.frontier], nodes=lane.frontier)

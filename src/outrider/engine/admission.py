@@ -5,17 +5,13 @@ Invariant: a request that passes can be served to its end by this engine, or fai
 
 from collections.abc import Sequence
 
-from outrider.core.params import Draw, Rule, SamplingParams, Speculation, is_whole_number
+from outrider.core.fit import FITTING_DRAWS
+from outrider.core.params import Rule, SamplingParams, Speculation, is_whole_number
 from outrider.drafters.ensemble import Ensemble
 from outrider.errors import InvalidRequestError, PromptTooLongError, UnsupportedError
 from outrider.policies.base import Policy, preferred_drafters
 
 __all__ = ["check_policy", "check_prediction", "check_prompt", "check_sampling", "check_speculation"]
-
-_FITTING_DRAWS = {
-    Rule.MATCH: frozenset(Draw),
-    Rule.TOKEN: frozenset({Draw.DETERMINISTIC, Draw.IID, Draw.WITHOUT_REPLACEMENT, Draw.TOP_PLUS_SAMPLE}),
-}
 
 
 def check_prompt(prompt: Sequence[int], vocab_size: int, context_length: int) -> None:
@@ -97,11 +93,11 @@ def check_policy(policy: Policy, drafters: Ensemble) -> None:
 
 
 def check_speculation(speculation: Speculation, drafters: Ensemble) -> None:
-    """Refuse drafters that the engine does not have, and draws that a rule cannot judge or a drafter cannot make.
+    """Refuse drafters that the engine does not have, and shapes and draws that do not go together with the rule.
 
     Raises:
         InvalidRequestError: an unknown drafter.
-        UnsupportedError: the draw does not fit.
+        UnsupportedError: the rule cannot judge the tree or the draw, or a drafter cannot draw so.
     """
     names = drafters.names if speculation.drafters is None else speculation.drafters
     unknown = [name for name in names if name not in drafters.names]
@@ -109,9 +105,14 @@ def check_speculation(speculation: Speculation, drafters: Ensemble) -> None:
         has = ", ".join(drafters.names) or "none"
         raise InvalidRequestError(f"drafter {unknown[0]!r} is not loaded; this engine has: {has}.")
     draw, rule = speculation.draw, speculation.rule
+    if rule is Rule.BLOCK and speculation.shape is not None and speculation.shape[0] > 1:
+        width, nodes = speculation.shape
+        raise UnsupportedError(
+            f"tree {width}x{nodes} does not fit rule BLOCK, which judges chains; leave tree out or choose TRAVERSAL."
+        )
     if draw is None:
         return
-    takers = {f"rule {rule.name}": _FITTING_DRAWS[rule]} | {f"drafter {name}": drafters.draws(name) for name in names}
+    takers = {f"rule {rule.name}": FITTING_DRAWS[rule]} | {f"drafter {name}": drafters.draws(name) for name in names}
     for taker, fitting in takers.items():
         if draw not in fitting:
             known = ", ".join(sorted(fit.name for fit in fitting))

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from outrider.core.arrays import host_view, namespace, to_numpy, topk_values
-from outrider.core.params import Draw, Rule
 from outrider.core.process import PathState
+from outrider.core.steps import STEPS, Steps
 from outrider.core.tree import depths, is_chain, subset, with_ancestors
 from outrider.core.types import IntArray, Proposal, TokenLogprobs
 from outrider.engine.scheduler import Item
@@ -58,7 +58,7 @@ def pack(items: Sequence[Item], proposals: Sequence[Proposal], hidden_layers: Se
     )
 
 
-def trim(proposal: Proposal, admitted: Iterable[int], view: RequestView) -> Proposal:
+def trim(proposal: Proposal, admitted: Iterable[int], view: RequestView, steps: Steps = STEPS) -> Proposal:
     """The part of a proposal that is verified.
 
     Args:
@@ -66,10 +66,9 @@ def trim(proposal: Proposal, admitted: Iterable[int], view: RequestView) -> Prop
         admitted: nodes that the policy keeps; ancestors that it forgot are kept too, and outside MATCH every sampled
             node, since leaving one out because of its token would bias the output.
         view: the request; rows are reserved for no more than its `max_nodes`.
+        steps: anything but `STEPS` is for tests.
     """
-    nodes = set(admitted)
-    if view.rule is not Rule.MATCH:
-        nodes |= set(np.flatnonzero(proposal.draw != Draw.DETERMINISTIC).tolist())
+    nodes = set(admitted) | set(np.flatnonzero(~steps.cuttable(view.rule, proposal.draw)).tolist())
     kept = with_ancestors(proposal.parents, nodes)[: view.max_nodes]
     return proposal if len(kept) == proposal.num_nodes else subset(proposal, kept.tolist())
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from outrider.core.params import SamplingParams, Speculation
+from outrider.core.params import Rule, SamplingParams, Speculation
 from outrider.core.types import FinishReason, Provenance, TokenLogprobs
 from outrider.drafters.registry import build_drafter
 from outrider.engine.config import EngineConfig
@@ -39,6 +39,7 @@ class Generation:
         seed: the request's seed; the same one gives the same text again.
         num_prompt: prompt tokens.
         stats: what speculation did.
+        rule: how drafts were judged.
         first_token_seconds: from the call to the first token.
         decode_seconds: from there to the end.
         num_first: tokens that came with the first one.
@@ -47,6 +48,7 @@ class Generation:
     seed: int
     num_prompt: int
     stats: SpecStats
+    rule: Rule = Rule.MATCH
     text: str = ""
     tokens: list[int] = field(default_factory=list)
     provenance: list[Provenance] = field(default_factory=list)
@@ -56,6 +58,11 @@ class Generation:
     first_token_seconds: float = 0.0
     decode_seconds: float = 0.0
     num_first: int = 0
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the text has the target's own law; False only where an approximate rule was asked for."""
+        return self.rule.is_exact
 
     @property
     def seconds_per_token(self) -> float:
@@ -169,7 +176,7 @@ def collect(
         GenerationError: a request failed on the way; raised when all have ended, with all results.
     """
     started = time.perf_counter()
-    results = {r.request_id: Generation(seed=r.seed, num_prompt=r.num_prompt, stats=r.stats) for r in requests}
+    results = {r.request_id: Generation(r.seed, r.num_prompt, r.stats, r.speculation.rule) for r in requests}
     for event in engine.stream(requests):
         if on_event is not None:
             on_event(event)

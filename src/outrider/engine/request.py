@@ -8,7 +8,8 @@ these.
 from collections.abc import Sequence
 
 from outrider.core.coins import Stream, choice_seed
-from outrider.core.params import Draw, Rule, SamplingParams, Speculation
+from outrider.core.fit import default_draw
+from outrider.core.params import Draw, SamplingParams, Speculation
 from outrider.core.process import History, MaskState, PathState, Processor
 from outrider.core.types import FinishReason, Kept, Proposal, VerifyResult
 from outrider.engine.stats import SpecStats
@@ -99,7 +100,7 @@ class Request:
         """How a model drafter draws for this request: as asked, else what the rule accepts most of."""
         if self.speculation.draw is not None:
             return self.speculation.draw
-        return Draw.SHARED_NOISE if self.speculation.rule is Rule.MATCH else Draw.IID
+        return default_draw(self.speculation.rule, is_tree=self.speculation.tree is not None)
 
     @property
     def stream(self) -> Stream:

@@ -24,6 +24,7 @@ def request_view(item: Item, drafters: Sequence[str]) -> RequestView:
         rule=asked.rule,
         drafters=() if asked.off else tuple(names),
         length=asked.length,
+        tree=asked.shape,
         context_length=len(request.tokens),
         num_output=request.num_output,
         max_nodes=item.max_nodes,

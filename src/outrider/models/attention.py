@@ -136,7 +136,7 @@ class AttentionPlan:
     def _plan(self, segment: Segment, invariant: bool) -> Iterator[_Run]:
         parents = None if segment.parents is None or is_chain(segment.parents) else segment.parents
         num_nodes = 0 if parents is None else len(parents)
-        num_chain = segment.num_rows - num_nodes
+        num_chain = segment.num_rows - num_nodes  # negative where the tree began in an earlier pass
         if not invariant:
             yield self._whole_run(segment, parents)
             return
@@ -149,9 +149,9 @@ class AttentionPlan:
         num_keys = _whole_blocks(segment.num_cached + segment.num_rows)
         sees = _causal(segment.num_cached, segment.num_rows, num_keys)
         if parents is not None:
-            first = segment.num_rows - len(parents)
-            behind = segment.num_cached + first
-            sees[first:, behind : behind + len(parents)] = ancestor_mask(parents)
+            behind = segment.num_cached + segment.num_rows - len(parents)
+            num_new = min(len(parents), segment.num_rows)
+            sees[-num_new:, behind : behind + len(parents)] = ancestor_mask(parents)[-num_new:]
         rows = slice(segment.start, segment.start + segment.num_rows)
         return _Run(segment.slot, num_keys, rows, self._mask(sees[None]))
 
@@ -172,7 +172,7 @@ class AttentionPlan:
     def _path_runs(self, segment: Segment, num_chain: int, parents: NDArray[np.int64]) -> Iterator[_Run]:
         """The nodes of a tree, each with the keys of its own path in chain order; as many paths a run as fit."""
         base = segment.num_cached + num_chain
-        for block, lines in _lines_by_block(parents, base).items():
+        for block, lines in _lines_by_block(parents, base, max(0, -num_chain)).items():
             step = max(1, _MAX_GATHERED // ((block + 1) * KEY_BLOCK))
             for first in range(0, len(lines), step):
                 yield self._path_run(segment, base, (block + 1) * KEY_BLOCK, lines[first : first + step])
@@ -213,10 +213,13 @@ def _by_path(held: torch.Tensor, prefix: int, tails: torch.Tensor) -> torch.Tens
     return torch.cat([shared, own.transpose(0, 1)], 2)
 
 
-def _lines_by_block(parents: NDArray[np.int64], base: int) -> dict[int, list[_Line]]:
-    """Key block -> the paths whose nodes stand in it; each node is attended in the first path that holds it."""
+def _lines_by_block(parents: NDArray[np.int64], base: int, num_cached: int) -> dict[int, list[_Line]]:
+    """Key block -> the paths whose nodes stand in it; each node is attended in the first path that holds it.
+
+    The first `num_cached` nodes were attended in an earlier pass.
+    """
     lines: dict[int, list[_Line]] = {}
-    done: set[int] = set()
+    done: set[int] = set(range(num_cached))
     for leaf in sorted(set(range(len(parents))) - set(parents.tolist())):
         line = path(parents, leaf)
         first = sum(node in done for node in line)  # the nodes that are done are the first ones

@@ -31,8 +31,9 @@ class Segment:
         start: first row of the segment in the flat pass.
         num_rows: rows of the segment, tree nodes included.
         num_cached: rows of the slot that were cached before this pass.
-        parents: [n] parents of the last n rows as node numbers, -1 = the row before the first node; parents come first.
-            None where every row follows the row before it (prompt chunks, single tokens and chains).
+        parents: [n] parents of the last n rows of the slot as node numbers, -1 = the row before the first node; parents
+            come first. Earlier passes may have cached the first of them, so that a tree can grow level by level. None
+            where every row follows the row before it (prompt chunks, single tokens and chains).
     """
 
     slot: int

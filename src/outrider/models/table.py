@@ -199,7 +199,7 @@ class TableTarget:
 def _path_rows(segment: Segment, row: int) -> list[int]:
     """Rows of the slot that a row of the segment sees, its own last."""
     num_nodes = 0 if segment.parents is None else len(segment.parents)
-    first_node = segment.num_rows - num_nodes
+    first_node = segment.num_rows - num_nodes  # negative where the tree began in an earlier pass
     if segment.parents is None or row < first_node:
         return list(range(segment.num_cached + row + 1))
     base = segment.num_cached + first_node

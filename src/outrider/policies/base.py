@@ -26,6 +26,7 @@ class RequestView:
         rule: how its proposals are judged.
         drafters: names of the drafters that may serve it.
         length: draft tokens a step that the request allows at most; None for no limit of its own.
+        tree: (children of a node, nodes of a step) that the request allows at most; None for a chain.
         context_length: committed tokens.
         num_output: tokens emitted so far.
         max_nodes: draft tokens that can still be of use: bounded by the tokens left to emit, the context and the cache.
@@ -38,6 +39,7 @@ class RequestView:
     context_length: int
     num_output: int
     max_nodes: int
+    tree: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,4 +1,4 @@
-"""The policy that never changes its mind: every step drafts the same number of tokens.
+"""The policy that never changes its mind: every step drafts the same number of tokens deep.
 
 It knows no outcome. Invariant: a plan never exceeds what is still of use to the request or what the request allows.
 """
@@ -16,7 +16,7 @@ __all__ = ["Fixed", "admit_all", "chain_plan"]
 
 
 def chain_plan(view: RequestView, length: int, order: Sequence[str] | None = None) -> Plan:
-    """The plan of one chain.
+    """The plan of one chain, or of a tree as deep where the request asks for one.
 
     Args:
         view: the request.
@@ -34,7 +34,11 @@ def chain_plan(view: RequestView, length: int, order: Sequence[str] | None = Non
         names = names[:1]
     if limit < 1 or not names:
         return Plan()
-    return Plan(drafters=tuple((name, limit) for name in names), max_depth=limit)
+    width, nodes = (1, limit) if view.tree is None else view.tree
+    if width == 1:
+        nodes = min(nodes, limit)
+    nodes = min(nodes, view.max_nodes)
+    return Plan(drafters=tuple((name, nodes) for name in names), max_depth=min(limit, nodes), max_width=width)
 
 
 def admit_all(shapes: Sequence[Shape]) -> list[IntArray]:

@@ -160,14 +160,16 @@ class _Paths:
         for segment in segments:
             first, parents = segment.start, np.asarray(_nodes(segment), dtype=np.int64)
             end = first + segment.num_rows
-            num_chain = segment.num_rows - len(parents)
+            num_chain = segment.num_rows - len(parents)  # negative where the tree began in an earlier pass
             self.positions[first:end] = np.arange(segment.num_cached, segment.num_cached + segment.num_rows)
             if len(parents) == 0:
                 continue
-            self.positions[first + num_chain : end] = segment.num_cached + num_chain - 1 + depths(parents)
+            num_new = min(len(parents), segment.num_rows)
+            self.positions[end - num_new : end] = segment.num_cached + num_chain - 1 + depths(parents)[-num_new:]
             for leaf in (node for node, below in enumerate(children(parents)[:-1]) if not below):
                 line = path(parents, leaf)
                 rows = first + num_chain + np.asarray(line)
+                rows = rows[rows >= first]
                 self.lines[rows[self.lines[rows] < 0]] = len(starts) - 1  # a node is on the first line that holds it
                 nodes.extend(line)
                 starts.append(len(nodes))
