@@ -15,11 +15,14 @@ OutriderError
 ├── DownloadError              no network, no disk space, wrong hash
 ├── EndpointError              a server that is being measured is down or answers nonsense
 ├── CacheFullError             no room for more rows in the key-value cache
+├── BusyError                  too many requests wait or run already (HTTP 429)
+├── StoppedError               the engine is stopping or has stopped (HTTP 503)
 └── GenerationError            a running request failed (NaN logits, every token banned)
 ```
 """
 
 __all__ = [
+    "BusyError",
     "CacheFullError",
     "DamagedModelError",
     "DownloadError",
@@ -30,6 +33,7 @@ __all__ = [
     "ModelNotFoundError",
     "OutriderError",
     "PromptTooLongError",
+    "StoppedError",
     "UnsupportedError",
     "UnsupportedModelError",
 ]
@@ -77,6 +81,14 @@ class EndpointError(OutriderError):
 
 class CacheFullError(OutriderError):
     """The key-value cache has no room for the rows that were asked for."""
+
+
+class BusyError(OutriderError):
+    """Too many requests wait or run already."""
+
+
+class StoppedError(OutriderError):
+    """The engine is stopping or has stopped."""
 
 
 class GenerationError(OutriderError):
