@@ -73,6 +73,11 @@ class Worker:
         return self._thread.is_alive() and not self._is_stopping
 
     @property
+    def is_running(self) -> bool:
+        """Whether its thread runs, be it to end what is left."""
+        return self._thread.is_alive()
+
+    @property
     def num_open(self) -> int:
         """Choices that wait or run."""
         return self._num_open

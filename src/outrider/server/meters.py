@@ -1,0 +1,78 @@
+"""What the server itself measures: times of requests, how they ended.
+
+This module knows Prometheus; it does not know the engine. Invariant: measuring never stops an answer; counters only
+rise.
+"""
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+
+__all__ = ["PREFIX", "Meters"]
+
+PREFIX = "outrider:"
+_FIRST = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+_TOKEN = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1)
+_WHOLE = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)
+
+
+class Meters:
+    """Histograms and counters of one server.
+
+    Args:
+        registry: where they are listed.
+        model: the label of the model.
+    """
+
+    def __init__(self, registry: CollectorRegistry, model: str) -> None:
+        label = ("model_name",)
+        self._first = Histogram(
+            f"{PREFIX}time_to_first_token_seconds",
+            "From the request to the first token of a choice.",
+            label,
+            buckets=_FIRST,
+            registry=registry,
+        ).labels(model)
+        self._per_token = Histogram(
+            f"{PREFIX}request_time_per_output_token_seconds",
+            "Decode time of a choice over the tokens that came in it.",
+            label,
+            buckets=_TOKEN,
+            registry=registry,
+        ).labels(model)
+        self._whole = Histogram(
+            f"{PREFIX}e2e_request_latency_seconds",
+            "From the request to the end of a choice.",
+            label,
+            buckets=_WHOLE,
+            registry=registry,
+        ).labels(model)
+        self._ends = Counter(
+            f"{PREFIX}request_success",
+            "Choices that ended, by reason.",
+            (*label, "finished_reason"),
+            registry=registry,
+        )
+        self._answers = Counter(
+            f"{PREFIX}http_requests", "Answers, by path and status.", (*label, "path", "status"), registry=registry
+        )
+        self._model = model
+
+    def begin(self, seconds: float) -> None:
+        """A choice has its first token."""
+        self._first.observe(seconds)
+
+    def end(self, reason: str, seconds: float, per_token: float | None = None) -> None:
+        """A choice has ended.
+
+        Args:
+            reason: its finish reason.
+            seconds: since the request came.
+            per_token: decode time per token; None where all came at once.
+        """
+        self._ends.labels(self._model, reason).inc()
+        self._whole.observe(seconds)
+        if per_token is not None:
+            self._per_token.observe(per_token)
+
+    def answer(self, path: str, status: int) -> None:
+        """An HTTP request was answered."""
+        self._answers.labels(self._model, path, str(status)).inc()

@@ -1,0 +1,167 @@
+"""One HTTP request at the engine: its submissions, and their events on the event loop.
+
+The session stands between two threads: events are handed over by the engine's thread and read on the loop. It does not
+know how an answer looks. Invariant: whatever ends the session (its last event, an error, a client that went, a limit of
+time), the engine holds nothing for it after the step that runs at that moment.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+
+from outrider.engine.outbox import TextEvent
+from outrider.engine.ticket import Ticket
+from outrider.engine.worker import Worker
+from outrider.errors import GenerationError, StoppedError
+from outrider.server.choices import Choice
+from outrider.server.meters import Meters
+from outrider.server.reading import Asked
+from outrider.server.refusals import Refusal
+
+__all__ = ["GoneError", "Session"]
+
+
+class GoneError(Exception):
+    """The client went away; nobody is told anything."""
+
+
+class Session:
+    """What was asked, running.
+
+    Args:
+        worker: runs the engine.
+        asked: what to submit.
+        meters: told when tokens come and how choices end.
+        seconds: how long it may take.
+
+    Attributes:
+        choices: the texts, in order.
+    """
+
+    def __init__(self, worker: Worker, asked: Asked, meters: Meters, seconds: float) -> None:
+        self._worker = worker
+        self.asked = asked
+        self._meters = meters
+        self._loop = asyncio.get_running_loop()
+        self._seconds = seconds
+        self._started = time.perf_counter()
+        self._tickets: list[Ticket] = []
+        self._events: deque[TextEvent] = deque()
+        self._has_news = asyncio.Event()
+        self._is_gone = False
+        self._is_late = False
+        self._is_closed = False
+        self._alarm: asyncio.TimerHandle | None = None
+        self.choices: Sequence[Choice] = ()
+        self._by_id: dict[str, Choice] = {}
+
+    @property
+    def num_tokens(self) -> int:
+        """Output tokens that the reader has got."""
+        return sum(choice.num_tokens for choice in self.choices)
+
+    async def open(self) -> None:
+        """Submit and wait until the engine has taken everything.
+
+        Raises:
+            OutriderError: the engine refuses; it then holds nothing.
+        """
+        self._alarm = self._loop.call_later(self._seconds, self._ring)
+        asked = self.asked
+        try:
+            for prompt in asked.prompts:
+                self._tickets.append(
+                    self._worker.submit(
+                        prompt, asked.params, asked.speculation, sink=self._hand_over, prediction=asked.prediction
+                    )
+                )
+            accepted = [await asyncio.wrap_future(ticket.accepted) for ticket in self._tickets]
+        except BaseException:
+            self.close()
+            raise
+        requests = [request for group in accepted for request in group]
+        self.choices = [Choice(index, request) for index, request in enumerate(requests)]
+        self._by_id = {choice.request.request_id: choice for choice in self.choices}
+
+    async def updates(self) -> AsyncIterator[list[Choice]]:
+        """Choices that have something new, until all have ended; what a slow reader missed comes at once.
+
+        Raises:
+            GenerationError: a choice failed.
+            StoppedError: the server is stopping.
+            Refusal: it took too long.
+            GoneError: the client went away.
+        """
+        num_open = len(self.choices)
+        while num_open:
+            changed = {}
+            for event in await self._news():
+                choice = self._by_id[event.request.request_id]
+                self._take(choice, event)
+                changed[choice.index] = choice
+                num_open -= choice.finish_reason is not None
+            yield list(changed.values())
+
+    def leave(self) -> None:
+        """The client went away."""
+        self._is_gone = True
+        self.close()
+        self._has_news.set()
+
+    def close(self) -> None:
+        """Nothing more is wanted; does no harm at the end."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if self._alarm is not None:
+            self._alarm.cancel()
+        for choice in self.choices:
+            if choice.finish_reason is None:
+                self._meters.end("abort", time.perf_counter() - self._started)
+        for ticket in self._tickets:
+            ticket.cancel()
+
+    async def _news(self) -> list[TextEvent]:
+        while not self._events:
+            self._raise_end()
+            self._has_news.clear()
+            await self._has_news.wait()
+        self._raise_end()
+        events = list(self._events)
+        self._events.clear()
+        return events
+
+    def _raise_end(self) -> None:
+        if self._is_gone:
+            raise GoneError
+        if self._is_late:
+            raise Refusal(
+                408, f"the answer took longer than {self._seconds:g} seconds; ask for fewer tokens.", code="timeout"
+            )
+
+    def _ring(self) -> None:
+        self._is_late = True
+        self.close()
+        self._has_news.set()
+
+    def _take(self, choice: Choice, event: TextEvent) -> None:
+        now = time.perf_counter() - self._started
+        if event.event.tokens and not choice.num_tokens:
+            choice.first_seconds, choice.num_first = now, len(event.event.tokens)
+            self._meters.begin(now)
+        choice.take(event)
+        if choice.finish_reason is None:
+            return
+        count = choice.num_tokens - choice.num_first
+        self._meters.end(choice.finish_reason, now, (now - choice.first_seconds) / count if count > 0 else None)
+        if choice.error is not None:
+            raise (GenerationError if self._worker.is_alive else StoppedError)(choice.error)
+
+    def _hand_over(self, event: TextEvent) -> None:
+        """Called on the engine's thread."""
+        self._loop.call_soon_threadsafe(self._put, event)
+
+    def _put(self, event: TextEvent) -> None:
+        self._events.append(event)
+        self._has_news.set()

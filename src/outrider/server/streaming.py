@@ -1,0 +1,118 @@
+"""Answers on their way: in one piece, or as server-sent events while the text grows.
+
+This module knows HTTP and sessions; it does not know shapes. Invariants: whoever hangs up frees what the engine holds
+for him, at once and wherever the answer stands; a stream ends with `[DONE]`, or with an error event, never in the
+middle of one.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Mapping
+
+from fastapi import Request, Response
+from openai.types import CompletionUsage
+from pydantic import BaseModel
+from starlette.types import Receive, Scope, Send
+
+from outrider.server.answers import Shape, usage_of
+from outrider.server.refusals import refusal_of
+from outrider.server.session import GoneError, Session
+
+__all__ = ["EventStream", "answer_whole", "to_json"]
+
+logger = logging.getLogger(__name__)
+
+
+def to_json(value: BaseModel) -> str:
+    """JSON of an object: what was set, nulls among it."""
+    return value.model_dump_json(exclude_unset=True)
+
+
+@contextlib.asynccontextmanager
+async def _watching(receive: Receive, session: Session) -> AsyncIterator[None]:
+    """Tell the session as soon as the client goes; close it at the end, whatever the end is."""
+
+    async def watch() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        session.leave()
+
+    task = asyncio.create_task(watch())
+    try:
+        yield
+    finally:
+        task.cancel()
+        session.close()
+
+
+async def answer_whole(request: Request, session: Session, shape: Shape, headers: Mapping[str, str]) -> Response:
+    """Wait for all choices and answer in one piece.
+
+    Raises:
+        OutriderError: a choice failed.
+        GoneError: the client went away.
+    """
+    async with _watching(request.receive, session):
+        async for _ in session.updates():
+            pass
+    return Response(to_json(shape.whole(session.choices)), media_type="application/json", headers=dict(headers))
+
+
+class EventStream(Response):
+    """A stream of chunks.
+
+    Args:
+        session: what is running.
+        shape: how chunks look.
+        usage: whether a last chunk tells the usage.
+        continuous: whether every chunk does.
+        headers: further headers.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self, session: Session, shape: Shape, *, usage: bool, continuous: bool, headers: Mapping[str, str]
+    ) -> None:
+        super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no", **headers})
+        del self.headers["content-length"]
+        self._session = session
+        self._shape = shape
+        self._usage = usage
+        self._continuous = continuous
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - of the protocol
+        """Send all of it."""
+        async with _watching(receive, self._session):
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            try:
+                async for text in self._texts():
+                    await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
+            except GoneError:
+                return
+            except Exception as error:
+                refusal = refusal_of(error)
+                if refusal.status == 500:
+                    logger.warning("a stream ended with an error: %s", refusal, exc_info=error)
+                text = f"data: {refusal.body.model_dump_json()}\n\n"
+                await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _texts(self) -> AsyncIterator[str]:
+        """Events; those of one step are sent together."""
+        async for changed in self._session.updates():
+            events = []
+            for choice in changed:
+                if not choice.is_ready:
+                    continue
+                if not choice.has_begun:
+                    events.append(self._shape.first(choice))
+                events.append(self._shape.part(choice, self._usage_now() if self._continuous else None))
+            if events:
+                yield "".join(f"data: {to_json(event)}\n\n" for event in events if event is not None)
+        last = f"data: {to_json(self._shape.last(self._usage_now()))}\n\n" if self._usage else ""
+        yield f"{last}data: [DONE]\n\n"
+
+    def _usage_now(self) -> CompletionUsage:
+        return usage_of(self._session.asked, self._session.choices)

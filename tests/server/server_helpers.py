@@ -1,0 +1,111 @@
+"""A live server around a toy model, and clients for it."""
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+from openai import OpenAI
+
+import toy_text
+from outrider.core.params import SamplingParams
+from outrider.drafters.base import Drafter
+from outrider.drafters.ngram import NgramDrafter
+from outrider.drafters.prediction import PredictionDrafter
+from outrider.drafters.suffix import SuffixDrafter
+from outrider.engine.config import EngineConfig
+from outrider.engine.engine import Engine
+from outrider.models.base import Target
+from outrider.models.tokenizer import Tokenizer
+from outrider.models.tokenizer.chat import ChatTemplate
+from outrider.models.toy import random_decoder
+from outrider.server.running import Server, make_server
+from outrider.server.settings import Settings
+
+MODEL = "toy"
+TEMPLATE = "{% for m in messages %}{{ m.role }} {{ m.content }}\n{% endfor %}assistant "
+CHAT = [{"role": "user", "content": "the cat and the dog"}]
+
+
+def tokenizer() -> Tokenizer:
+    """The tests' tokenizer with a chat template."""
+    plain = toy_text.make_tokenizer(64)
+    return Tokenizer(plain.backend, plain.special, chat_template=ChatTemplate({"default": TEMPLATE}, {}))
+
+
+def target(seed: int = 1) -> Target:
+    """A small random model that spells letters."""
+    return random_decoder(seed, vocab_size=64, context_length=512, layers=2, hidden=16, heads=2)
+
+
+def make_engine(
+    model: Target | None = None,
+    drafters: Sequence[Drafter] | None = None,
+    *,
+    words: Tokenizer | None = None,
+    end_ids: Sequence[int] = (0,),
+    **config: Any,
+) -> Engine:
+    """An engine with the drafters that need no model."""
+    usual = (PredictionDrafter(), NgramDrafter(), SuffixDrafter(shared=1000))
+    return Engine(
+        model or target(),
+        usual if drafters is None else drafters,
+        tokenizer=words or tokenizer(),
+        end_ids=end_ids,
+        params=SamplingParams(),
+        config=EngineConfig(**config),
+    )
+
+
+@dataclass
+class Live:
+    """A server that runs."""
+
+    server: Server
+    engine: Engine
+    url: str
+    thread: threading.Thread
+
+    def client(self, **options: Any) -> OpenAI:
+        """The official client."""
+        return OpenAI(base_url=f"{self.url}/v1", **{"api_key": "none", "max_retries": 0, "timeout": 60} | options)
+
+    def http(self, **options: Any) -> httpx.Client:
+        """A client that hides nothing."""
+        return httpx.Client(base_url=self.url, timeout=60, **options)
+
+    def held(self) -> tuple[int, int]:
+        """Requests and cache slots in use, between two steps."""
+        question = self.server.worker.call(lambda e: (e.num_unfinished, len(e.scheduler.running)))
+        return question.result(30)
+
+
+@contextlib.contextmanager
+def serving(engine: Engine | None = None, **settings: Any) -> Iterator[Live]:
+    """A server on a free port that runs until the end of the block."""
+    engine = engine or make_engine()
+    server = make_server(engine, Settings(**{"model": MODEL, "grace_seconds": 5.0} | settings), port=0)
+    server.worker.start()
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        wait_until(lambda: server.started or not thread.is_alive())
+        port = server.servers[0].sockets[0].getsockname()[1]
+        yield Live(server, engine, f"http://127.0.0.1:{port}", thread)
+    finally:
+        server.should_exit = True
+        thread.join(60)
+        server.worker.stop()
+        assert not thread.is_alive(), "the server did not end"
+
+
+def wait_until(condition: Any, seconds: float = 30.0) -> None:
+    """Wait for something that must come."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.002)
