@@ -1,6 +1,7 @@
 """A live server around a toy model, and clients for it."""
 
 import contextlib
+import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -88,14 +89,14 @@ class Live:
 def serving(engine: Engine | None = None, **settings: Any) -> Iterator[Live]:
     """A server on a free port that runs until the end of the block."""
     engine = engine or make_engine()
-    server = make_server(engine, Settings(**{"model": MODEL, "grace_seconds": 5.0} | settings), port=0)
+    server = make_server(engine, Settings(**{"model": MODEL, "grace_seconds": 5.0} | settings))
+    listener = socket.create_server(("127.0.0.1", 0))
     server.worker.start()
-    thread = threading.Thread(target=server.run)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     try:
         wait_until(lambda: server.started or not thread.is_alive())
-        port = server.servers[0].sockets[0].getsockname()[1]
-        yield Live(server, engine, f"http://127.0.0.1:{port}", thread)
+        yield Live(server, engine, f"http://127.0.0.1:{listener.getsockname()[1]}", thread)
     finally:
         server.should_exit = True
         thread.join(60)

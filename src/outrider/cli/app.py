@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from outrider.cli import bench, generate, models, profile, replay
+from outrider.cli import bench, chat, generate, models, profile, replay, serve
 from outrider.cli.reporting import ReportingGroup
 
 __all__ = ["app"]
@@ -19,6 +19,8 @@ app = typer.Typer(
     help="Exact, adaptive speculative decoding: the target model's own text, in fewer passes.",
 )
 app.command("generate")(generate.command)
+app.command("chat")(chat.command)
+app.command("serve")(serve.command)
 app.command("profile")(profile.command)
 app.add_typer(bench.app, name="bench")
 app.add_typer(replay.app, name="replay")

@@ -45,7 +45,7 @@ class Server(uvicorn.Server):
         await stopping
 
 
-def make_server(engine: Engine, settings: Settings, *, host: str = "127.0.0.1", port: int = 8000) -> Server:
+def make_server(engine: Engine, settings: Settings) -> Server:
     """A server that is not started yet; its worker neither.
 
     Raises:
@@ -57,8 +57,6 @@ def make_server(engine: Engine, settings: Settings, *, host: str = "127.0.0.1", 
     app = create_app(worker, Reader(engine.tokenizer, engine.params, settings), TokenTexts(engine.tokenizer), settings)
     config = uvicorn.Config(
         app,
-        host=host,
-        port=port,
         log_config=None,
         access_log=False,
         server_header=False,
@@ -67,9 +65,9 @@ def make_server(engine: Engine, settings: Settings, *, host: str = "127.0.0.1", 
     return Server(config, worker, settings.grace_seconds)
 
 
-def serve(engine: Engine, settings: Settings, *, host: str, port: int) -> None:
-    """Serve until a signal ends it."""
-    server = make_server(engine, settings, host=host, port=port)
+def serve(engine: Engine, settings: Settings, listener: socket.socket) -> None:
+    """Serve on a socket that listens, until a signal ends it."""
+    server = make_server(engine, settings)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(message)s"))
     access = logging.getLogger("outrider.access")
@@ -78,6 +76,7 @@ def serve(engine: Engine, settings: Settings, *, host: str, port: int) -> None:
     access.propagate = False
     server.worker.start()
     try:
-        server.run()
+        server.run(sockets=[listener])
     finally:
         server.worker.stop()
+        access.removeHandler(handler)
