@@ -19,6 +19,7 @@ from outrider.drafters.prediction import PredictionDrafter
 from outrider.drafters.suffix import SuffixDrafter
 from outrider.engine.config import EngineConfig
 from outrider.engine.engine import Engine
+from outrider.engine.generate import Generation, collect
 from outrider.models.base import Target
 from outrider.models.tokenizer import Tokenizer
 from outrider.models.tokenizer.chat import ChatTemplate
@@ -110,3 +111,23 @@ def wait_until(condition: Any, seconds: float = 30.0) -> None:
     while not condition():
         assert time.monotonic() < end, "waited in vain"
         time.sleep(0.002)
+
+
+_PLAIN = make_engine(drafters=())
+
+
+def plain(prompt: str | Sequence[dict[str, str]], **params: Any) -> Generation:
+    """What plain decoding gives in process for a text or a conversation."""
+    words = tokenizer()
+    tokens = words.encode(prompt) if isinstance(prompt, str) else words.apply_chat(prompt)
+    return collect(_PLAIN, _PLAIN.submit(tokens, SamplingParams(**params)))[0]
+
+
+def text_of(chunks: Sequence[Any], index: int = 0) -> str:
+    """The text of one choice of a stream, of chats or completions."""
+    pieces = []
+    for chunk in chunks:
+        for choice in chunk.choices:
+            if choice.index == index:
+                pieces.append((choice.delta.content if hasattr(choice, "delta") else choice.text) or "")
+    return "".join(pieces)
