@@ -5,13 +5,16 @@ import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx
+import numpy as np
+import torch
 from openai import OpenAI
 
 import toy_text
+from outrider.cache.base import Cache
 from outrider.core.params import SamplingParams
 from outrider.drafters.base import Drafter
 from outrider.drafters.ngram import NgramDrafter
@@ -20,7 +23,7 @@ from outrider.drafters.suffix import SuffixDrafter
 from outrider.engine.config import EngineConfig
 from outrider.engine.engine import Engine
 from outrider.engine.generate import Generation, collect
-from outrider.models.base import Target
+from outrider.models.base import ForwardInputs, ForwardOutputs, Target
 from outrider.models.tokenizer import Tokenizer
 from outrider.models.tokenizer.chat import ChatTemplate
 from outrider.models.toy import random_decoder
@@ -71,14 +74,16 @@ class Live:
     engine: Engine
     url: str
     thread: threading.Thread
+    closing: contextlib.ExitStack
 
     def client(self, **options: Any) -> OpenAI:
-        """The official client."""
-        return OpenAI(base_url=f"{self.url}/v1", **{"api_key": "none", "max_retries": 0, "timeout": 60} | options)
+        """The official client; closed with the server."""
+        given = {"api_key": "none", "max_retries": 0, "timeout": 60} | options
+        return self.closing.enter_context(OpenAI(base_url=f"{self.url}/v1", **given))
 
     def http(self, **options: Any) -> httpx.Client:
         """A client that hides nothing."""
-        return httpx.Client(base_url=self.url, timeout=60, **options)
+        return self.closing.enter_context(httpx.Client(base_url=self.url, timeout=60, **options))
 
     def held(self) -> tuple[int, int]:
         """Requests and cache slots in use, between two steps."""
@@ -97,7 +102,8 @@ def serving(engine: Engine | None = None, **settings: Any) -> Iterator[Live]:
     thread.start()
     try:
         wait_until(lambda: server.started or not thread.is_alive())
-        yield Live(server, engine, f"http://127.0.0.1:{listener.getsockname()[1]}", thread)
+        with contextlib.ExitStack() as closing:
+            yield Live(server, engine, f"http://127.0.0.1:{listener.getsockname()[1]}", thread, closing)
     finally:
         server.should_exit = True
         thread.join(60)
@@ -125,9 +131,32 @@ def plain(prompt: str | Sequence[dict[str, str]], **params: Any) -> Generation:
 
 def text_of(chunks: Sequence[Any], index: int = 0) -> str:
     """The text of one choice of a stream, of chats or completions."""
-    pieces = []
-    for chunk in chunks:
-        for choice in chunk.choices:
-            if choice.index == index:
-                pieces.append((choice.delta.content if hasattr(choice, "delta") else choice.text) or "")
-    return "".join(pieces)
+    mine = [choice for chunk in chunks for choice in chunk.choices if choice.index == index]
+    return "".join([(choice.delta.content if hasattr(choice, "delta") else choice.text) or "" for choice in mine])
+
+
+class Speller:
+    """A target that writes one text, whatever the prompt of one length says, and ends it.
+
+    Args:
+        text: what it writes.
+        num_prompt: tokens of the prompts.
+    """
+
+    def __init__(self, text: str, num_prompt: int) -> None:
+        self._model = target()
+        self.vocab_size, self.context_length = self._model.vocab_size, self._model.context_length
+        self.weight_bytes, self.make_cache = self._model.weight_bytes, self._model.make_cache
+        self._script = [*tokenizer().encode(text), 0]
+        self._num_prompt = num_prompt
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def forward(self, inputs: ForwardInputs, cache: Cache) -> ForwardOutputs:
+        outputs = self._model.forward(inputs, cache)
+        logits = torch.full_like(outputs.logits, -20.0)
+        for row, place in enumerate(np.asarray(inputs.positions)[np.asarray(inputs.logits_rows)].tolist()):
+            number = place + 1 - self._num_prompt
+            logits[row, self._script[number] if number < len(self._script) else 0] = 20.0
+        return replace(outputs, logits=logits)

@@ -4,14 +4,37 @@ This module knows Prometheus; it does not know the engine. Invariant: measuring 
 rise.
 """
 
+import functools
+import logging
+from collections.abc import Callable
+from typing import ParamSpec
+
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
 __all__ = ["PREFIX", "Meters"]
+
+logger = logging.getLogger(__name__)
 
 PREFIX = "outrider:"
 _FIRST = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _TOKEN = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1)
 _WHOLE = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)
+
+
+_Given = ParamSpec("_Given")
+
+
+def _harmless(measure: Callable[_Given, None]) -> Callable[_Given, None]:
+    """A measurement that fails is logged, and that is all."""
+
+    @functools.wraps(measure)
+    def try_it(*given: _Given.args, **named: _Given.kwargs) -> None:
+        try:
+            measure(*given, **named)
+        except Exception:
+            logger.exception("a measurement failed")
+
+    return try_it
 
 
 class Meters:
@@ -56,10 +79,12 @@ class Meters:
         )
         self._model = model
 
+    @_harmless
     def begin(self, seconds: float) -> None:
         """A choice has its first token."""
         self._first.observe(seconds)
 
+    @_harmless
     def end(self, reason: str, seconds: float, per_token: float | None = None) -> None:
         """A choice has ended.
 
@@ -73,6 +98,7 @@ class Meters:
         if per_token is not None:
             self._per_token.observe(per_token)
 
+    @_harmless
     def answer(self, path: str, status: int) -> None:
         """An HTTP request was answered."""
         self._answers.labels(self._model, path, str(status)).inc()

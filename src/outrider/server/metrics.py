@@ -53,7 +53,7 @@ def take_snapshot(engine: Engine) -> Snapshot:
         cache_bytes=engine.cache.nbytes,
         cache_usage=None if most is None else rows / most,
         drafter_bytes=engine.drafters.state_bytes,
-        drafter_failures=dict(engine.drafters.num_failures),
+        drafter_failures={name: engine.drafters.num_failures[name] for name in engine.drafters.names},
         shadow=_shadow(engine),
     )
 

@@ -1,0 +1,112 @@
+"""What Prometheus reads: the engine's own sums, always rising, understood by our own reader of servers."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from server_helpers import CHAT, MODEL, Live, make_engine, serving, wait_until
+
+from outrider.bench.counters import parse_counters
+from outrider.engine.stats import SpecStats
+
+ROOT = Path(__file__).parents[2]
+
+
+def page(live: Live) -> dict[str, Any]:
+    families = text_string_to_metric_families(live.http().get("/metrics").text)
+    return {f"{s.name}{sorted(s.labels.items())[:-1] or ''}": s.value for family in families for s in family.samples}
+
+
+def values(live: Live, name: str) -> float:
+    found = re.search(rf"^outrider:{name}(?:{{[^}}]*}})? (\S+)$", live.http().get("/metrics").text, re.MULTILINE)
+    assert found, name
+    return float(found[1])
+
+
+def ask(live: Live, **more: Any) -> Any:
+    return live.http().post("/v1/chat/completions", json={"model": MODEL, "messages": CHAT, "max_tokens": 60} | more)
+
+
+def test_the_page_holds_the_engine_s_sums() -> None:
+    with serving() as live:
+        for number in range(3):
+            ask(live, n=2, seed=number, temperature=0.8)
+        stats: SpecStats = live.server.worker.call(lambda engine: engine.stats).result(30)
+        counters = parse_counters(live.http().get("/metrics").text)
+        assert counters is not None
+        assert counters["drafts"] == stats.drafted_steps > 0
+        assert counters["drafted"] == stats.drafted
+        assert counters["accepted"] == stats.accepted > 0
+        assert [counters[f"at {n}"] for n in sorted(stats.accepts_at)] == [
+            stats.accepts_at[n] for n in sorted(stats.accepts_at)
+        ]
+        assert values(live, "generation_tokens_total") == stats.emitted
+        assert values(live, "spec_decode_block_efficiency") == pytest.approx(stats.block_efficiency)
+        assert values(live, "spec_decode_coverage") == pytest.approx(stats.coverage)
+        assert values(live, "spec_decode_zero_accept_fraction") == pytest.approx(stats.zero_accept_fraction)
+        assert values(live, "spec_decode_acceptance_rate") == pytest.approx(stats.acceptance_rate)
+        assert values(live, "time_to_first_token_seconds_count") == 6
+        assert values(live, "num_requests_running") == values(live, "num_requests_waiting") == 0
+        rejected = counters["drafted"] - counters["accepted"] - values(live, "spec_decode_num_discarded_tokens_total")
+        assert rejected == stats.rejected
+        by_place = [counters[f"at {n}"] for n in range(len(stats.accepts_at))]
+        assert by_place == sorted(by_place, reverse=True)
+
+
+def test_counters_never_fall_whatever_happens(live: Live) -> None:
+    seen: dict[str, float] = {}
+    stream = live.client().chat.completions.create(  # type: ignore[call-overload]
+        model=MODEL, messages=CHAT, max_tokens=300, stream=True, extra_body={"ignore_eos": True}
+    )
+    for step in range(6):
+        next(stream)
+        if step == 3:
+            ask(live, temperature="hot")
+        if step == 4:
+            stream.close()
+            wait_until(lambda: live.held() == (0, 0))
+        now = {name: value for name, value in page(live).items() if "_total" in name or "_count" in name}
+        assert all(now.get(name, -1.0) >= value for name, value in seen.items())
+        seen = now
+        if step == 4:
+            break
+
+
+def test_a_small_cache_that_preempts_lowers_no_counter() -> None:
+    with serving(make_engine(cache_tokens=160)) as live:
+        before: dict[str, float] = {}
+        for number in range(3):
+            answer = ask(live, n=3, seed=number, temperature=1.0, ignore_eos=True, max_tokens=80)
+            assert answer.status_code == 200
+            now = {name: value for name, value in page(live).items() if "_total" in name}
+            assert all(now[name] >= value for name, value in before.items())
+            before = now
+        assert 0 <= values(live, "kv_cache_usage_perc") <= 1
+
+
+def test_a_metric_that_fails_stops_no_answer(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*given: object) -> None:
+        raise ValueError("counters can only rise")
+
+    monkeypatch.setattr(live.server.config.app.state.outrider.meters, "_whole", type("Broken", (), {"observe": fail}))  # type: ignore[union-attr]
+    assert ask(live).status_code == 200
+
+
+def test_there_is_no_shadow_where_none_runs_and_its_sums_where_one_does() -> None:
+    with serving() as live:
+        assert "shadow" not in live.http().get("/metrics").text
+        live.engine.shadow = type("Shadow", (), {"num_checked": 5, "num_diverged": 1})()  # type: ignore[attr-defined]
+        assert values(live, "shadow_checked_total") == 5
+        assert values(live, "shadow_diverged_total") == 1
+
+
+def test_the_dashboard_asks_for_metrics_that_exist(live: Live) -> None:
+    ask(live)
+    shown = live.http().get("/metrics").text
+    names = set(re.findall(r"outrider:[a-z0-9_]+", (ROOT / "deploy" / "grafana.json").read_text()))
+    assert len(names) > 15
+    served = set(re.findall(r"^(outrider:[a-z0-9_]+)", shown, re.MULTILINE))
+    optional = {"outrider:kv_cache_usage_perc", "outrider:shadow_diverged_total"}
+    assert names - optional <= served
