@@ -20,6 +20,7 @@ from openai.types.chat.chat_completion_chunk import ChoiceLogprobs as PartLogpro
 from openai.types.completion_usage import CompletionTokensDetails
 from pydantic import BaseModel
 
+from outrider import __version__
 from outrider.server.choices import Choice, Piece
 from outrider.server.reading import Asked
 from outrider.server.token_texts import TokenTexts
@@ -61,7 +62,7 @@ class _Common:
             "id": f"{self.prefix}-{uuid.uuid4().hex}",
             "created": int(time.time()),
             "model": model,
-            "system_fingerprint": None,
+            "system_fingerprint": f"outrider-{__version__}",
         }
 
     def _extension(self, choice: Choice, piece: Piece) -> dict[str, Any]:

@@ -102,7 +102,7 @@ def refusal_of(error: Exception) -> Refusal:
 def refusal_of_fields(errors: Sequence[Any]) -> Refusal:
     """The answer for a body that pydantic refused: its first fault, an unknown field before all others."""
     unknown = [error for error in errors if error["type"] == "extra_forbidden"]
-    error = (unknown or list(errors))[0]
+    error = _closest(unknown or errors)
     path = [str(part) for part in error["loc"] if part != "body" and not _is_branch(part)]
     name = ".".join(path)
     if unknown:
@@ -119,6 +119,13 @@ def refusal_of_fields(errors: Sequence[Any]) -> Refusal:
     reason = str(error["msg"]).removeprefix("Value error, ").rstrip(".")
     message = f"{_short(name)} is {_short(repr(error.get('input')))}: {reason[:1].lower()}{reason[1:]}."
     return Refusal(400, message, param=_short(name), code="invalid_value")
+
+
+def _closest(errors: Sequence[Any]) -> Any:
+    """Of the faults of the first field the one that lies deepest: the branch of a union that was meant."""
+    first = errors[0]["loc"][:2]
+    mine = [error for error in errors if error["loc"][:2] == first]
+    return max(reversed(mine), key=lambda error: len(error["loc"]))
 
 
 def _is_branch(part: Any) -> bool:

@@ -1,0 +1,112 @@
+"""What a server costs: tokens/s of streams over HTTP against the same engine in process, by turns.
+
+    python benchmarks/server_overhead.py --clients 1,8 --tokens 48 --rounds 2
+
+The server runs in this process on a thread of its own as `outrider serve` runs it; the clients are processes that only
+count bytes. Both sides decode the same requests with the same engine.
+"""
+
+import argparse
+import http.client
+import json
+import multiprocessing
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from outrider.core.params import SamplingParams
+from outrider.engine.generate import build_engine, encode_prompt
+from outrider.server.running import make_server
+from outrider.server.settings import Settings
+
+TASKS = [
+    "Why is the sky blue?",
+    "Name ten rivers.",
+    "Write a function that adds two numbers.",
+    "Tell a story of a fox.",
+]
+
+
+def read_streams(port: int, count: int, tokens: int, ready: object, go: object, ended: object) -> None:
+    """Client process: `count` streams at once, bytes only counted."""
+
+    def read(number: int) -> int:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
+        messages = [{"role": "user", "content": TASKS[number % len(TASKS)]}]
+        body = {"model": "smollm2", "messages": messages, "max_tokens": tokens, "stream": True, "ignore_eos": True}
+        connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        size = 0
+        while part := answer.read1(65536):
+            size += len(part)
+        return size
+
+    with ThreadPoolExecutor(count) as pool:
+        list(pool.map(lambda number: time.sleep(0), range(count)))
+        ready.set()  # type: ignore[attr-defined]
+        go.wait()  # type: ignore[attr-defined]
+        started = time.perf_counter()
+        sizes = list(pool.map(read, range(count)))
+        ended.put((time.perf_counter() - started, sum(sizes)))  # type: ignore[attr-defined]
+
+
+def main() -> None:
+    """Measure and print one line for each number of clients."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--clients", default="1,8")
+    parser.add_argument("--tokens", type=int, default=48)
+    parser.add_argument("--rounds", type=int, default=2)
+    options = parser.parse_args()
+    context = multiprocessing.get_context("spawn")
+    engine = build_engine("smollm2", drafters=["prediction", "ngram"])
+    server = make_server(engine, Settings(model="smollm2", grace_seconds=0.0))
+    assert engine.tokenizer is not None
+    listener = socket.create_server(("127.0.0.1", 0))
+    server.worker.start()
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    params = SamplingParams(max_tokens=options.tokens, ignore_eos=True)
+    prompts = [encode_prompt(engine.tokenizer, task) for task in TASKS]
+
+    def in_process(count: int) -> float:
+        """Seconds for the same requests without a server: steps on the engine's thread, nothing in between."""
+
+        def loop(_: object) -> float:
+            started = time.perf_counter()
+            requests = [engine.submit(prompts[n % len(prompts)], params)[0] for n in range(count)]
+            for _event in engine.stream(requests):
+                pass
+            return time.perf_counter() - started
+
+        return server.worker.call(loop).result()
+
+    def over_http(count: int) -> float:
+        ready, go, ended = context.Event(), context.Event(), context.Queue()
+        words = (listener.getsockname()[1], count, options.tokens, ready, go, ended)
+        client = context.Process(target=read_streams, args=words)
+        client.start()
+        ready.wait()
+        go.set()
+        seconds, _ = ended.get()
+        client.join()
+        return float(seconds)
+
+    in_process(1)
+    for count in map(int, options.clients.split(",")):
+        pairs = []
+        for number in range(options.rounds):
+            first, second = (in_process, over_http) if number % 2 == 0 else (over_http, in_process)
+            times = {first.__name__: first(count), second.__name__: second(count)}
+            pairs.append((times["in_process"], times["over_http"]))
+        total = count * options.tokens
+        ratios = sorted(inside / outside for inside, outside in pairs)
+        best = [total / min(side) for side in zip(*pairs, strict=True)]
+        shown = ", ".join(f"{ratio:.3f}" for ratio in ratios)
+        print(f"{count} clients: {best[0]:.1f} tok/s in process, {best[1]:.1f} over HTTP; ratios {shown}", flush=True)
+    server.should_exit = True
+    thread.join()
+
+
+if __name__ == "__main__":
+    main()
