@@ -25,9 +25,27 @@ from typing import Any
 
 import httpx
 
-WORDS = (
-    ["the", "river", "runs", "past", "old", "houses", "and", "small", "gardens", "where", "people", "talk", "about", "rain", "work", "bread", "music", "and", "news"]
-)
+WORDS = [
+    "the",
+    "river",
+    "runs",
+    "past",
+    "old",
+    "houses",
+    "and",
+    "small",
+    "gardens",
+    "where",
+    "people",
+    "talk",
+    "about",
+    "rain",
+    "work",
+    "bread",
+    "music",
+    "and",
+    "news",
+]
 
 
 @dataclass(frozen=True)
