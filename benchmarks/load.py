@@ -3,10 +3,11 @@
     python benchmarks/load.py --endpoint http://127.0.0.1:8000 --rate 0.5,1,2 --num 40 --prompts mine.txt
     python benchmarks/load.py --endpoint http://127.0.0.1:8000 --trace AzureLLMInferenceTrace_conv.csv --speed 20
 
-Arrivals are Poisson with a seed, or the times and lengths of an Azure trace (TIMESTAMP, ContextTokens, GeneratedTokens;
-https://github.com/Azure/AzurePublicDataset). Reports time to first token, time per output token (both from the moment the
-request should have been sent), tokens/s, and goodput: the share of requests within both limits of the SLO, and how many a
-second they are. Each load is run with each of --body, so that on and off meet the same arrivals.
+Arrivals are Poisson with a seed, or the times and lengths of an Azure trace (TIMESTAMP, ContextTokens,
+GeneratedTokens; https://github.com/Azure/AzurePublicDataset). Reports time to first token (from the moment at which the
+request should have been sent), time per output token, tokens/s, and goodput: the share of requests within both limits
+of the SLO, and how many a second they are. Each load is run with each of --body, so that on and off meet the same
+arrivals.
 """
 
 import argparse
@@ -25,27 +26,8 @@ from typing import Any
 
 import httpx
 
-WORDS = [
-    "the",
-    "river",
-    "runs",
-    "past",
-    "old",
-    "houses",
-    "and",
-    "small",
-    "gardens",
-    "where",
-    "people",
-    "talk",
-    "about",
-    "rain",
-    "work",
-    "bread",
-    "music",
-    "and",
-    "news",
-]
+TEXT = "the river runs past old houses and small gardens where people talk about rain work bread music and news"
+WORDS = TEXT.split()
 
 
 @dataclass(frozen=True)
