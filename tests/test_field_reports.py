@@ -162,6 +162,21 @@ THREADS = [
     "ggml-org/llama.cpp#10547",
     "ggml-org/llama.cpp#13963",
     "vllm-project/vllm#40875",
+    "antonellof/ferrox#124",
+    "warpfront/hipfire PR 595",
+    "ai-dynamo/dynamo PR 12688",
+    "Blaizzy/mlx-vlm#1771",
+    "vllm-project/vllm#3574",
+    "huggingface/text-generation-inference#1254",
+    "SharpAI/SwiftLM#126",
+    "SharpAI/SwiftLM#133",
+    "mzau/mlx-knife#68",
+    "vllm-project/vllm#48020",
+    "vllm-project/vllm#41967",
+    "vllm-project/vllm#42781",
+    "vllm-project/vllm PR 43055",
+    "vllm-project/vllm PR 35421",
+    "vllm-project/vllm#55082",
 ]
 NAMED_TEST = re.compile(r"(tests/[\w/]+\.py)::(\w+)")
 
