@@ -199,7 +199,7 @@ def wrong_half_trees(texts: Texts, vocab_size: int, seed: int = 0) -> Script:
     """
 
     def script(request_id: str, tokens: Sequence[int], budget: int) -> Proposal:
-        chance = random.Random(f"{seed}/{request_id}/{len(tokens)}")  # noqa: S311 - a test's shapes, no secret
+        chance = random.Random(f"{seed}/{request_id}/{len(tokens)}")
         parents = [chance.choice((node - 1, chance.randrange(-1, node))) for node in range(budget)]
         below, right, node = children(np.asarray(parents, dtype=np.int64)), [], -1
         while below[node]:
