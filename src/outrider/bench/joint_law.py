@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from outrider.bench.paths import plain_logits
+from outrider.bench.paths import chain_logits
 from outrider.core.arrays import to_numpy
 from outrider.core.params import SamplingParams, Speculation
 from outrider.core.process import History, Processor
@@ -46,13 +46,21 @@ def exact_cells(engine: Engine, prompt: Sequence[int], params: SamplingParams, c
     """
     processor = Processor(params, engine.target.vocab_size, engine.end_ids)
     ends = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else engine.end_ids)
+    target, last = engine.target, len(prompt) - 1
+    cache = target.make_cache()
+    slot = cache.acquire()
+    cache.reserve(slot, len(prompt) + (params.max_tokens or 1))
+    if last:
+        chain_logits(target, cache, slot, prompt[:last], 0, [])
+        cache.keep(slot, last, ())
     cells: dict[Cell, float] = {}
     frontier: list[tuple[Cell, float]] = [((), 1.0)]
     while frontier:
         text, weight = frontier.pop()
         history = History(prompt)
         history.extend(text)
-        row = plain_logits(engine.target, [*prompt, *text])
+        row = chain_logits(target, cache, slot, [prompt[last], *text], last, [len(text)])[0]
+        cache.truncate(slot, last)
         law = weight * to_numpy(processor.law(row[None, :], [processor.start(history)]))[0].astype(np.float64)
         (own,) = np.nonzero(law * count >= _LEAST)
         for token in own.tolist():
@@ -91,8 +99,9 @@ def chi_square(cells: dict[Cell, float], seen: Counter[Cell]) -> dict[str, Any]:
         statistic, degrees of freedom, p_value, number of cells, and the total variation between law and counts.
     """
     counts: Counter[Cell] = Counter()
+    followed = {cell[:length] for cell in cells for length in range(len(cell))}
     for text, times in seen.items():
-        counts[_cell_of(text, cells)] += times
+        counts[_cell_of(text, cells, followed)] += times
     total = seen.total()
     small = [cell for cell, weight in cells.items() if weight * total < _LEAST]
     pairs = [(weight * total, counts[cell]) for cell, weight in cells.items() if cell not in set(small)]
@@ -115,13 +124,13 @@ def chi_square(cells: dict[Cell, float], seen: Counter[Cell]) -> dict[str, Any]:
     }
 
 
-def _cell_of(text: Cell, cells: dict[Cell, float]) -> Cell:
+def _cell_of(text: Cell, cells: dict[Cell, float], followed: set[Cell]) -> Cell:
+    """The cell that a text falls into; one that is not in `cells` has probability 0."""
     for length in range(1, len(text) + 1):
         if text[:length] in cells:
             return text[:length]
-        rest = (*text[: length - 1], _REST)
-        if length == len(text) or not any(cell[:length] == text[:length] for cell in cells):
-            return rest
+        if text[:length] not in followed:
+            return (*text[: length - 1], _REST)
     return text
 
 

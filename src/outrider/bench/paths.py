@@ -24,7 +24,7 @@ from outrider.engine.engine import Engine
 from outrider.engine.generate import collect
 from outrider.models.base import ForwardInputs, Segment, Target
 
-__all__ = ["compare_paths", "logit_differences", "plain_logits", "seeded"]
+__all__ = ["chain_logits", "compare_paths", "logit_differences", "plain_logits", "seeded"]
 
 _WIDTHS = (2, 4, 8, 16, 32)
 _TREE = 31
@@ -95,7 +95,7 @@ def plain_logits(target: Target, tokens: Sequence[int]) -> Any:
     cache = target.make_cache()
     slot = cache.acquire()
     cache.reserve(slot, len(tokens))
-    return _rows(target, cache, slot, tokens, 0, [len(tokens) - 1])[0]
+    return chain_logits(target, cache, slot, tokens, 0, [len(tokens) - 1])[0]
 
 
 def logit_differences(target: Target, tokens: Sequence[int], start: int, seed: int) -> dict[str, float]:
@@ -113,18 +113,18 @@ def logit_differences(target: Target, tokens: Sequence[int], start: int, seed: i
     cache = target.make_cache()
     slot = cache.acquire()
     cache.reserve(slot, len(tokens) + _TREE + 1)
-    _rows(target, cache, slot, tokens[:start], 0, [])
+    chain_logits(target, cache, slot, tokens[:start], 0, [])
     cache.keep(slot, start, ())
     plain = []
     for place in range(start, len(tokens)):
-        plain.append(_rows(target, cache, slot, tokens[place : place + 1], place, [0])[0])
+        plain.append(chain_logits(target, cache, slot, tokens[place : place + 1], place, [0])[0])
         cache.keep(slot, place + 1, ())
     found: dict[str, float] = {}
     for width in _WIDTHS:
         worst = 0.0
         for place in range(start, len(tokens) - width + 1, width):
             cache.truncate(slot, place)
-            rows = _rows(target, cache, slot, tokens[place : place + width], place, range(width))
+            rows = chain_logits(target, cache, slot, tokens[place : place + width], place, range(width))
             cache.keep(slot, place + width, ())
             worst = max(worst, float(np.abs(rows - np.stack(plain[place - start :][:width])).max()))
         if start + width <= len(tokens):
@@ -170,7 +170,9 @@ def _on_path(tree: Any, tokens: Sequence[int], place: int) -> list[int]:
     return sorted(right - {-1})
 
 
-def _rows(target: Target, cache: Cache, slot: int, tokens: Sequence[int], start: int, wanted: Sequence[int]) -> Any:
+def chain_logits(
+    target: Target, cache: Cache, slot: int, tokens: Sequence[int], start: int, wanted: Sequence[int]
+) -> Any:
     """[len(wanted), V] logits of rows of a chain behind `start` cached tokens."""
     inputs = ForwardInputs(
         np.asarray(tokens, dtype=np.int64),
