@@ -113,8 +113,9 @@ def logit_differences(target: Target, tokens: Sequence[int], start: int, seed: i
     cache = target.make_cache()
     slot = cache.acquire()
     cache.reserve(slot, len(tokens) + _TREE + 1)
-    chain_logits(target, cache, slot, tokens[:start], 0, [])
-    cache.keep(slot, start, ())
+    if start:
+        chain_logits(target, cache, slot, tokens[:start], 0, [])
+        cache.keep(slot, start, ())
     plain = []
     for place in range(start, len(tokens)):
         plain.append(chain_logits(target, cache, slot, tokens[place : place + 1], place, [0])[0])

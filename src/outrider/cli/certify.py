@@ -73,8 +73,8 @@ def command(
 ) -> None:
     """Certify that speculation leaves your model's text alone, or show where it does not.
 
-    Enumerates the rule, plants known faults, runs your prompts with speculation on and off, and tests the law of sampled
-    texts. Leaves certificate.html and certificate.json; ends with status 1 where a claim fails.
+    Enumerates the rule, plants known faults, runs your prompts with speculation on and off, and tests the law of
+    sampled texts. Leaves certificate.html and certificate.json; ends with status 1 where a claim fails.
     """
     from outrider.cli.certify_job import CertifyJob
     from outrider.cli.options import starting
