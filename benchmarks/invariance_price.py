@@ -9,6 +9,7 @@ import argparse
 import json
 import statistics
 import time
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -38,9 +39,10 @@ def main() -> None:
         False: Decoder(checkpoint.config, checkpoint.source, kernels="packed", invariant=False),
     }
     seconds: dict[tuple[bool, int], list[float]] = {}
+    measures = {on: measuring(decoder, options) for on, decoder in decoders.items()}
     for _ in range(options.rounds):
-        for on, decoder in decoders.items():
-            for width, cost in measure(decoder, options):
+        for on, measure in measures.items():
+            for width, cost in measure():
                 seconds.setdefault((on, width), []).append(cost)
     rows = []
     for width in dict.fromkeys(width for _, width in seconds):
@@ -51,17 +53,22 @@ def main() -> None:
     print(json.dumps(report, indent=2))
 
 
-def measure(decoder: Decoder, options: argparse.Namespace) -> list[tuple[int, float]]:
-    """(rows, seconds) of each kind of pass."""
+def measuring(decoder: Decoder, options: argparse.Namespace) -> Callable[[], list[tuple[int, float]]]:
+    """A function that gives (rows, seconds) of each kind of pass."""
     if options.tree is not None:
-        return [(options.tree + 1, tree_seconds(decoder, options.tree, options.context, repeats=7))]
-    costs = measure_passes(decoder, options.widths, [options.context], repeats=7)
-    costs += measure_passes(decoder, [options.prompt], [1], repeats=1)
-    return [(cost.width, cost.seconds) for cost in costs]
+        tree = tree_timer(decoder, options.tree, options.context, repeats=7)
+        return lambda: [(options.tree + 1, tree())]
+
+    def chains() -> list[tuple[int, float]]:
+        costs = measure_passes(decoder, options.widths, [options.context], repeats=7)
+        costs += measure_passes(decoder, [options.prompt], [1], repeats=1)
+        return [(cost.width, cost.seconds) for cost in costs]
+
+    return chains
 
 
-def tree_seconds(target: Target, num_nodes: int, context: int, repeats: int) -> float:
-    """Median of a pass of one row and a tree behind it in which each node has up to three children."""
+def tree_timer(target: Target, num_nodes: int, context: int, repeats: int) -> Callable[[], float]:
+    """Gives the median of a pass of one row and a tree behind it in which each node has up to three children."""
     cache = target.make_cache()
     slot = cache.acquire()
     cache.reserve(slot, context + num_nodes + 1)
@@ -73,13 +80,17 @@ def tree_seconds(target: Target, num_nodes: int, context: int, repeats: int) -> 
     tokens = (np.arange(num_nodes + 1) * 7919 + 11) % 4096
     segment = Segment(slot, 0, num_nodes + 1, context, parents)
     inputs = ForwardInputs(tokens, positions, [segment], np.arange(num_nodes + 1))
-    times = []
-    for _ in range(repeats + 1):
-        started = time.perf_counter()
-        target.forward(inputs, cache)
-        times.append(time.perf_counter() - started)
-        cache.truncate(slot, context)
-    return statistics.median(times[1:])
+
+    def median() -> float:
+        times = []
+        for _ in range(repeats + 1):
+            started = time.perf_counter()
+            target.forward(inputs, cache)
+            times.append(time.perf_counter() - started)
+            cache.truncate(slot, context)
+        return statistics.median(times[1:])
+
+    return median
 
 
 if __name__ == "__main__":
