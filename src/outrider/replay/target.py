@@ -101,6 +101,10 @@ class RecordedLaws(BatchLaws):
         """[k, 1] ones."""
         return np.ones((len(requests), 1))
 
+    def only_token(self, request: int, node: int) -> int | None:  # noqa: ARG002 - the coins know it
+        """None: the record says which token it is."""
+        return None
+
 
 class RecordedCoins:
     """Answer the MATCH rule with recorded tokens; implements `core.coins.Coins`.
