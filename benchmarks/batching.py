@@ -25,7 +25,8 @@ from outrider.models.loading import LoadedModel, load_model
 from outrider.policies.fixed import Fixed
 from outrider.policies.registry import build_policy
 
-TOPICS = "dog cat bird fish tree house river road ship train star moon king queen book song".split()
+TOPICS = ["dog", "cat", "bird", "fish", "tree", "house", "river", "road"]
+TOPICS += ["ship", "train", "star", "moon", "king", "queen", "book", "song"]
 ASK = "Copy this sentence four times, once a line: The old {0} saw another {0} near the {0}, and the {0} was glad."
 
 
