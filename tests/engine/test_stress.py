@@ -110,7 +110,7 @@ class End:
 
     request_id: str
     reason: str | None
-    output: array[int]
+    output: "array[int]"
 
 
 def ends(requests: list[Request]) -> list[End]:
