@@ -173,5 +173,5 @@ def test_thirty_mixed_requests_say_what_they_say_alone() -> None:
 
 @pytest.mark.slow
 def test_three_hundred_mixed_requests_say_what_they_say_alone_and_memory_stays_flat() -> None:
-    marks = check(300, cache_tokens=480, share=0.002, preemptions=50, aborts=30)
+    marks = check(300, cache_tokens=480, share=0.004, preemptions=50, aborts=30)
     assert marks[2] - marks[1] < 1_000_000
