@@ -14,6 +14,7 @@ OutriderError
 │   └── UnsupportedModelError  a family or feature that the decoder does not know
 ├── DownloadError              no network, no disk space, wrong hash
 ├── EndpointError              a server that is being measured is down or answers nonsense
+├── MemoryBudgetError          weights, caches and working space do not fit the memory that they may take
 ├── CacheFullError             no room for more rows in the key-value cache
 └── GenerationError            a running request failed (NaN logits, every token banned)
 ```
@@ -26,6 +27,7 @@ __all__ = [
     "EndpointError",
     "GenerationError",
     "InvalidRequestError",
+    "MemoryBudgetError",
     "ModelError",
     "ModelNotFoundError",
     "OutriderError",
@@ -73,6 +75,10 @@ class DownloadError(OutriderError):
 
 class EndpointError(OutriderError):
     """A server that is being measured does not answer, or answers nonsense."""
+
+
+class MemoryBudgetError(OutriderError):
+    """An engine that cannot start, because its parts do not fit the memory that they may take."""
 
 
 class CacheFullError(OutriderError):
