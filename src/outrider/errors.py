@@ -14,6 +14,7 @@ OutriderError
 │   └── UnsupportedModelError  a family or feature that the decoder does not know
 ├── DownloadError              no network, no disk space, wrong hash
 ├── EndpointError              a server that is being measured is down or answers nonsense
+├── MemoryBudgetError          weights, caches and working space do not fit the memory that they may take
 ├── CacheFullError             no room for more rows in the key-value cache
 ├── BusyError                  too many requests wait or run already (HTTP 429)
 ├── StoppedError               the engine is stopping or has stopped (HTTP 503)
@@ -29,6 +30,7 @@ __all__ = [
     "EndpointError",
     "GenerationError",
     "InvalidRequestError",
+    "MemoryBudgetError",
     "ModelError",
     "ModelNotFoundError",
     "OutriderError",
@@ -77,6 +79,10 @@ class DownloadError(OutriderError):
 
 class EndpointError(OutriderError):
     """A server that is being measured does not answer, or answers nonsense."""
+
+
+class MemoryBudgetError(OutriderError):
+    """An engine that cannot start, because its parts do not fit the memory that they may take."""
 
 
 class CacheFullError(OutriderError):

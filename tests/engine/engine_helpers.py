@@ -175,5 +175,7 @@ def assert_idle(running: Engine) -> None:
     assert running.num_unfinished == 0
     assert not running.scheduler.running
     assert not running.scheduler.waiting
+    running.scheduler.prefixes.check_integrity()
+    running.forget_prefixes()
     assert running.cache.nbytes == 0
     running.cache.check_integrity()  # type: ignore[attr-defined]

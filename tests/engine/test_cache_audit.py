@@ -212,7 +212,7 @@ def test_preempted_requests_say_the_same(kind: str) -> None:
         "none": [],
     }
     texts._params = replace(params, max_tokens=60)
-    running = engine(target, drafters[kind], Fixed(4), cache_tokens=160)
+    running = engine(target, drafters[kind], Fixed(4), cache_tokens=128, max_nodes=4)
     prompts = [[*prompt, *range(20)] for prompt in PROMPTS]
     requests = [texts.learn(running.submit(prompt, params)[0]) for prompt in prompts]
     preempted: set[str] = set()

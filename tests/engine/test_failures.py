@@ -223,7 +223,7 @@ class Faulty:
 @pytest.mark.parametrize("verb", ["begin", "propose", "observe", "end", "drop"])
 def test_a_drafter_that_raises_loses_its_turn_and_not_the_request(verb: str, after: int) -> None:
     target, params = decoder(), SamplingParams(max_tokens=60)
-    running = engine(target, [Faulty(verb, after), DraftModel(target, VOCAB)], Fixed(3), cache_tokens=96)
+    running = engine(target, [Faulty(verb, after), DraftModel(target, VOCAB)], Fixed(3), cache_tokens=96, max_nodes=4)
     prompts = [PROMPT, (7, 8, 9), tuple(range(30))]
     requests = [running.submit(prompt, params)[0] for prompt in prompts]
     finish(running)

@@ -9,7 +9,7 @@ from outrider.core.params import SamplingParams, Speculation
 from outrider.core.types import Proposal, VerifyResult
 from outrider.engine.config import EngineConfig
 from outrider.engine.request import Request
-from outrider.engine.scheduler import Item, Scheduler
+from outrider.engine.scheduler import MAX_PASSED, Item, Scheduler
 from outrider.engine.text import TextAssembler
 from outrider.errors import InvalidRequestError
 from outrider.models.table import TokenCache
@@ -112,13 +112,22 @@ def test_no_more_requests_run_than_allowed_and_the_others_wait_in_order() -> Non
     assert order == list("abcd")
 
 
-def test_drafts_give_way_before_a_request_does_and_the_youngest_gives_way_first() -> None:
-    scheduler, cache = build(cache_tokens=64, max_nodes=30)
+def test_drafts_give_way_before_a_request_does_and_the_last_in_order_gives_way_first() -> None:
+    scheduler, cache = build(cache_tokens=96, max_nodes=20)
     for name in "abc":
-        scheduler.add(request(name, 15))
+        scheduler.add(request(name, 15, max_tokens=60))
     items = scheduler.schedule()
-    assert [(item.request.request_id, item.max_nodes) for item in items] == [("a", 30), ("b", 1)]
-    assert [waiting.request_id for waiting in scheduler.preempted] == ["c"]
+    assert [(item.request.request_id, item.max_nodes) for item in items] == [("a", 20), ("b", 20)]
+    nodes, preempted = [], []
+    while not preempted:
+        run_pass(scheduler, cache, items)
+        items = scheduler.schedule()
+        nodes.append(items[0].max_nodes)
+        preempted = [waiting.request_id for waiting in scheduler.preempted]
+    assert preempted == ["b"]
+    assert nodes[0] == 20
+    assert 0 in nodes
+    assert scheduler.num_preemptions == 1
     cache.check_integrity()
 
 
@@ -148,6 +157,86 @@ def test_removing_a_request_frees_its_slot_wherever_it_is() -> None:
     assert cache.nbytes == 0
 
 
+def fill(scheduler: Scheduler, cache: TokenCache) -> list[str]:
+    """Run everything to its end; the order in which requests were first admitted."""
+    order: list[str] = []
+    while scheduler.running or scheduler.waiting:
+        items = scheduler.schedule()
+        order += [i.request.request_id for i in items if i.request.request_id not in order]
+        run_pass(scheduler, cache, items)
+    return order
+
+
+def test_priority_then_deadline_then_arrival() -> None:
+    scheduler, cache = build(max_running=1)
+    for name, priority, deadline in (("a", 0, None), ("b", 0, 9.0), ("c", 2, None), ("d", 0, 5.0), ("e", -1, 1.0)):
+        added = request(name, 4, max_tokens=2)
+        added.priority, added.deadline = priority, deadline
+        scheduler.add(added)
+    assert fill(scheduler, cache) == ["c", "d", "b", "a", "e"]
+
+
+def test_room_is_taken_from_the_lowest_priority_even_where_it_came_first() -> None:
+    scheduler, cache = build(cache_tokens=96, max_nodes=4)
+    low, high = request("low", 15, max_tokens=60), request("high", 15, max_tokens=60)
+    high.priority = 1
+    for each in (low, high):
+        scheduler.add(each)
+    items = scheduler.schedule()
+    assert len(items) == 2
+    while not scheduler.preempted:
+        run_pass(scheduler, cache, items)
+        items = scheduler.schedule()
+    assert scheduler.preempted == [low]
+    assert shape(items)[0][0] == "high"
+
+
+@pytest.mark.parametrize("kind", ["priority", "deadline"])
+def test_nobody_is_passed_by_more_than_the_bound(kind: str) -> None:
+    scheduler, cache = build(max_running=1)
+    patient = request("patient", 4, max_tokens=1)
+    scheduler.add(patient)
+    for number in range(100):
+        later = request(str(number), 4, max_tokens=1)
+        later.priority, later.deadline = (1, None) if kind == "priority" else (0, 1.0)
+        scheduler.add(later)
+    assert fill(scheduler, cache).index("patient") == MAX_PASSED
+    assert patient.num_passed == MAX_PASSED
+
+
+def test_nobody_small_passes_a_request_that_waits_for_room() -> None:
+    scheduler, cache = build(cache_tokens=160, max_nodes=4)
+    for name, length in (("a", 60), ("big", 100), ("small", 5)):
+        scheduler.add(request(name, length, max_tokens=30))
+    assert fill(scheduler, cache) == ["a", "big", "small"]
+
+
+def test_a_prompt_that_was_begun_is_read_on_whatever_comes_later() -> None:
+    scheduler, cache = build(chunk_tokens=8)
+    scheduler.add(request("long", 40, max_tokens=4))
+    for number in range(5):
+        items = scheduler.schedule()
+        assert ("long", 8 * number, 8 * number + 8) in shape(items)
+        run_pass(scheduler, cache, items)
+        urgent = request(f"urgent {number}", 20, max_tokens=2)
+        urgent.priority = 5
+        scheduler.add(urgent)
+
+
+def test_decoding_requests_take_part_in_every_pass_while_prompts_are_read() -> None:
+    scheduler, cache = build(chunk_tokens=4)
+    decoding = request("decoding", 2, max_tokens=40)
+    scheduler.add(decoding)
+    run_pass(scheduler, cache, scheduler.schedule())
+    for number in range(3):
+        scheduler.add(request(str(number), 30, max_tokens=2))
+    for _ in range(20):
+        items = scheduler.schedule()
+        assert items[0].request is decoding
+        run_pass(scheduler, cache, items)
+    assert decoding.num_output == 21
+
+
 @given(
     lengths=st.lists(st.tuples(st.integers(1, 40), st.integers(1, 12)), min_size=1, max_size=6),
     chunk=st.integers(1, 50),
@@ -174,6 +263,7 @@ def test_everything_ends_and_nothing_is_lost_under_any_limits(
         cache.check_integrity()
     assert not scheduler.running
     assert not scheduler.waiting
+    scheduler.prefixes.clear()
     assert cache.nbytes == 0
     for each, (prompt, limit) in zip(requests, lengths, strict=True):
         assert each.num_output == limit or each in refused
@@ -229,7 +319,7 @@ def test_what_may_still_be_drafted_leaves_room_for_the_target_s_own_token() -> N
     assert request("a", 190, max_tokens=None).max_draft == 9
 
 
-@pytest.mark.parametrize("name", ["max_running", "chunk_tokens", "max_nodes", "cache_tokens"])
+@pytest.mark.parametrize("name", ["max_running", "chunk_tokens", "max_nodes", "cache_tokens", "memory"])
 def test_limits_that_let_nothing_run_are_refused(name: str) -> None:
     for value in (0, -3):
         with pytest.raises(InvalidRequestError, match=f"{name} is {value}"):

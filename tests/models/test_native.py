@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from outrider.core import coins
 from outrider.errors import InvalidRequestError, UnsupportedError
 from outrider.models.base import ForwardInputs, Segment
 from outrider.models.decoder import Decoder
@@ -181,3 +182,29 @@ def test_without_a_compiler_nothing_is_built(tmp_path, monkeypatch):
     monkeypatch.setenv("CXX", str(tmp_path / "no-such-compiler"))
     assert build(tmp_path) == []
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("shape", ["flat", "peaked", "cut", "sure"])
+def test_a_compiled_race_has_the_winner_of_the_plain_one(shape: str) -> None:
+    native = library()
+    if native is None:
+        pytest.skip("the native library was not built for this machine")
+    generator = np.random.default_rng(5)
+    for number in range(60):
+        size = 5000 + 37 * number
+        weights = np.exp(generator.normal(scale=0.1 if shape == "flat" else 4.0, size=size))
+        if shape == "cut":
+            weights[generator.random(size) < 0.9] = 0.0
+        if shape == "sure":
+            weights[:] = 0.0
+            weights[7 * number] = 1.0
+        law = (weights / weights.sum()).astype(np.float32)[None, :]
+        states = coins.stream_states(number, coins.Purpose.MATCH, 3)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(coins, "find_contenders", None)
+            plain = coins.race(law, states)
+        near = native.contenders(law[0], int(states[0]))
+        assert 0 < len(near) < 1024
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(coins, "find_contenders", native.contenders)
+            assert coins.race(law, states).tolist() == plain.tolist()

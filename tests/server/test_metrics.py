@@ -97,9 +97,10 @@ def test_a_metric_that_fails_stops_no_answer(live: Live, monkeypatch: pytest.Mon
 def test_there_is_no_shadow_where_none_runs_and_its_sums_where_one_does() -> None:
     with serving() as live:
         assert "shadow" not in live.http().get("/metrics").text
-        live.engine.shadow = type("Shadow", (), {"num_checked": 5, "num_diverged": 1})()  # type: ignore[attr-defined]
-        assert values(live, "shadow_checked_total") == 5
-        assert values(live, "shadow_diverged_total") == 1
+    with serving(make_engine(shadow=1.0)) as live:
+        ask(live)
+        wait_until(lambda: values(live, "shadow_checked_total") == 1)
+        assert values(live, "shadow_diverged_total") == 0
 
 
 def test_the_dashboard_asks_for_metrics_that_exist(live: Live) -> None:

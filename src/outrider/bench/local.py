@@ -57,7 +57,7 @@ class Local:
     """
 
     def __init__(self, loaded: LoadedModel, arms: Sequence[Arm], rule: Rule, *, max_running: int = 16) -> None:
-        config = EngineConfig(max_running=max_running)
+        config = EngineConfig(max_running=max_running, prefix_tokens=0)  # each round reads its prompts
         self.engines: dict[str, Engine] = {OFF: build_engine(loaded, drafters=(), config=config)}
         self.asked: dict[str, Speculation] = {OFF: Speculation(off=True)}
         self._predicting = {arm.name for arm in arms if arm.predicts}

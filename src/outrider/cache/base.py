@@ -48,6 +48,17 @@ class Cache(Protocol):
     def copy(self, source: int, to: int, length: int) -> None:
         """Make slot `to` hold copies of the first `length` rows of `source`, and nothing else."""
 
+    def reserved(self, slot: int) -> int:
+        """Rows that the slot may hold without another reservation."""
+
+    @property
+    def free_rows(self) -> int | None:
+        """Rows that may still be reserved, in whole blocks; None without a bound."""
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row."""
+
     @property
     def nbytes(self) -> int:
         """Bytes that the cache holds now."""

@@ -55,6 +55,21 @@ class KVCache:
         return self._shape[3]
 
     @property
+    def row_bytes(self) -> int:
+        """Bytes of one row over all layers."""
+        num_layers, pair, num_heads, head_dim = self._shape
+        return num_layers * pair * num_heads * head_dim * self._dtype.itemsize
+
+    @property
+    def free_rows(self) -> int | None:
+        """Rows that may still be reserved; None without a bound."""
+        return self._slots.free_rows
+
+    def reserved(self, slot: int) -> int:
+        """Rows that a slot may hold without another reservation."""
+        return self._slots.reserved(slot)
+
+    @property
     def nbytes(self) -> int:
         """Bytes of all slots' tensors."""
         return sum(tensor.nbytes for tensor in self._tensors.values())

@@ -41,6 +41,11 @@ class Slots:
         """Rows reserved over all slots."""
         return sum(self._blocks.values()) * self._block_rows
 
+    @property
+    def free_rows(self) -> int | None:
+        """Rows that may still be reserved; None without a bound."""
+        return None if self._max_blocks is None else self._max_blocks * self._block_rows - self.reserved_rows
+
     def acquire(self) -> int:
         """Give a free, empty slot: the lowest number that is free."""
         slot = min(self._free) if self._free else self._num_slots

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from outrider.cli import bench, chat, generate, models, profile, replay, serve
+from outrider.cli import bench, certify, chat, generate, models, profile, replay, serve
 from outrider.cli.reporting import ReportingGroup
 
 __all__ = ["app"]
@@ -22,6 +22,7 @@ app.command("generate")(generate.command)
 app.command("chat")(chat.command)
 app.command("serve")(serve.command)
 app.command("profile")(profile.command)
+app.command("certify")(certify.command)
 app.add_typer(bench.app, name="bench")
 app.add_typer(replay.app, name="replay")
 app.add_typer(models.app, name="models")

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from outrider.cli.options import Device, Dtype, Implementation, Model, Threads, starting
+from outrider.cli.options import Device, Dtype, Implementation, Memory, Model, Threads, starting
 
 __all__ = ["command"]
 
@@ -17,6 +17,13 @@ _OUTPUT = "Output"
 def command(
     prompt: Annotated[str | None, typer.Argument(help="The prompt; left out, it is read from --file or stdin.")] = None,
     file: Annotated[Path | None, typer.Option("--file", "-f", help="Read the prompt from a file; - is stdin.")] = None,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="<file>",
+            help="Answer all prompts of a file together, in its order: a line each, JSON lines or a JSON list.",
+        ),
+    ] = None,
     model: Model = "smollm2",
     system: Annotated[str | None, typer.Option(help="A system message before the prompt.")] = None,
     raw: Annotated[
@@ -127,15 +134,21 @@ def command(
     device: Device = "auto",
     implementation: Implementation = "auto",
     threads: Threads = None,
+    at_once: Annotated[
+        int, typer.Option(min=1, metavar="<int>", help="With --prompts: texts that grow together.")
+    ] = 16,
+    memory: Memory = None,
 ) -> None:
     """Write text with a model: draft tokens cheaply, verify them in one pass, keep what the model itself says.
 
     The text goes to standard output, everything about it to standard error.
     """
     from outrider.cli.job import Job
-    from outrider.cli.prompt import check_text, read_prediction, read_prompt
+    from outrider.cli.prompt import check_one_source, check_text, read_prediction, read_prompt
+    from outrider.workloads.read import read_prompts
 
-    text = read_prompt(prompt, file, raw=raw)
+    check_one_source(prompt=prompt, file=file, prompts=prompts)
+    text = "" if prompts is not None else read_prompt(prompt, file, raw=raw)
     for name, given in (("--system", system), *(("--stop", string) for string in stop or ())):
         check_text(name, given or "")
     sampling = {
@@ -175,9 +188,17 @@ def command(
         device=device,
         implementation=implementation,
         threads=threads,
+        prompts=prompts,
+        at_once=at_once,
+        memory=memory,
     )
     job.check()
+    workload = None if prompts is None else read_prompts(prompts)
     with starting():  # imports the tensor library, so only what can be done comes here
+        from outrider.cli.answering import answer
         from outrider.cli.generating import run
 
-    run(job)
+    if workload is None:
+        run(job)
+    else:
+        answer(job, workload)

@@ -28,7 +28,7 @@ def run(job: Job) -> None:
     prompt = encode_prompt(loaded.tokenizer, job.prompt, raw=job.raw, system=job.system)
     expected = None if job.prediction is None else encode_prediction(loaded.tokenizer, job.prediction)
     with waiting("preparing drafters"):
-        engine = build_engine(loaded, drafters=job.drafters, policy=job.policy)
+        engine = build_engine(loaded, drafters=job.drafters, policy=job.policy, config=job.config())
         requests = engine.submit(prompt, params, job.speculation(), prediction=expected)
     if job.as_json or len(requests) > 1:  # several texts that grow at once cannot be written as they come
         results = collect(engine, requests)

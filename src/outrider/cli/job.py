@@ -5,10 +5,12 @@ drafters, a policy and sampling settings that exist and go together.
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from outrider.core.params import Rule, SamplingParams, Speculation
 from outrider.drafters.registry import check_drafter
+from outrider.engine.config import EngineConfig
 from outrider.errors import InvalidRequestError
 from outrider.models.loading.load import check_dtype, check_implementation
 from outrider.policies.registry import build_policy
@@ -39,6 +41,13 @@ class Job:
     implementation: str
     threads: int | None
     prediction: str | None = None
+    prompts: Path | None = None
+    at_once: int = 16
+    memory: str | None = None
+
+    def config(self) -> EngineConfig:
+        """The engine's limits."""
+        return EngineConfig(max_running=self.at_once, memory=self.memory)
 
     def check(self) -> None:
         """Refuse what cannot be meant.
@@ -49,6 +58,8 @@ class Job:
         SamplingParams(**self.sampling)
         self.speculation()
         self.draft_models()
+        self.config()
+        self._check_many()
         check_dtype(self.dtype)
         check_implementation(self.implementation)
         build_policy(self.policy)
@@ -70,6 +81,18 @@ class Job:
             raise InvalidRequestError(
                 "--show-draft has no place in --json, which tells who wrote each token; give one of them."
             )
+
+    def _check_many(self) -> None:
+        """Refuse what shows one text where there are many prompts."""
+        options = {
+            "--compare": self.compare,
+            "--show-draft": self.show_draft,
+            "--stats": self.stats,
+            "--prediction": self.prediction is not None,
+        }
+        for option, is_given in options.items():
+            if is_given and self.prompts is not None:
+                raise InvalidRequestError(f"{option} is for one prompt, but --prompts gives many; leave one out.")
 
     def speculation(self) -> Speculation:
         """How the request may be speculated on."""

@@ -14,7 +14,7 @@ from outrider.cli.console import waiting
 if TYPE_CHECKING:
     from outrider.models.loading import LoadedModel
 
-__all__ = ["Device", "Dtype", "Implementation", "Json", "Model", "Threads", "load", "print_json", "starting"]
+__all__ = ["Device", "Dtype", "Implementation", "Json", "Memory", "Model", "Threads", "load", "print_json", "starting"]
 
 Model = Annotated[str, typer.Option("--model", "-m", help="smollm2, a model folder, a .gguf file or a hub name.")]
 Dtype = Annotated[
@@ -24,6 +24,12 @@ Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Implementation = Annotated[str, typer.Option(help="auto, decoder or transformers.")]
 Threads = Annotated[
     int | None, typer.Option(min=1, metavar="<int>", help="Processor threads; default as PyTorch chooses.")
+]
+Memory = Annotated[
+    str | None,
+    typer.Option(
+        metavar="<size>", help="Memory for weights, caches and work together, such as 4GB; default what is free."
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", metavar="", help="Print one JSON document instead of a table.")]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from outrider.errors import InvalidRequestError
 
-__all__ = ["check_text", "read_prediction", "read_prompt"]
+__all__ = ["check_one_source", "check_text", "read_prediction", "read_prompt"]
 
 
 def read_prompt(prompt: str | None, file: Path | None, *, raw: bool) -> str:
@@ -34,6 +34,17 @@ def read_prompt(prompt: str | None, file: Path | None, *, raw: bool) -> str:
     if not (prompt if raw else prompt.strip()):
         raise InvalidRequestError("prompt is empty; give some text as an argument, with --file, or on standard input.")
     return prompt
+
+
+def check_one_source(**given: object) -> None:
+    """Refuse prompts from a file of many together with one prompt.
+
+    Raises:
+        InvalidRequestError: as said.
+    """
+    if given["prompts"] is not None and (given["prompt"] is not None or given["file"] is not None):
+        one = "an argument" if given["prompt"] is not None else f"--file {given['file']}"
+        raise InvalidRequestError(f"prompts are given twice, as {one} and as --prompts {given['prompts']}; give one.")
 
 
 def read_prediction(file: Path) -> str:

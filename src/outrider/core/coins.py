@@ -16,7 +16,7 @@ draft alike.
 
 import enum
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -108,6 +108,14 @@ _MANY = 4096
 """Racing tokens above which those that cannot win are left out first; the winners are the same."""
 _BLOCK = 16_384
 """Tokens of a long row that race at once on a CPU, so that what lies between stays in the processor's cache."""
+
+
+find_contenders: Callable[[Any, int], IntArray | None] | None = None
+"""A compiled search for the tokens of a float32 row that can still win, set by whoever has one; the winner is the same.
+
+It is given a law [V] in main memory and a stream's state, and gives the tokens in ascending order, or None where it
+gives up.
+"""
 
 
 def _words(values: Any) -> IntArray:
@@ -204,6 +212,12 @@ def race(law: Any, states: IntArray, count: int = 1) -> IntArray:
 
 def _long_race(row: Any, state: Any, count: int) -> IntArray:
     """[<= count] winners of one long row [V] in main memory: each block sends those that can still win to the final."""
+    if find_contenders is not None and count == 1 and row.dtype == np.float32 and row.flags.c_contiguous:
+        near = find_contenders(row, int(state))
+        if near is not None and len(near):
+            probs = row[near].astype(np.float64)
+            winner: IntArray = near[_first(exponentials(uniforms_of(state, near)) / probs, None, 1, 1)]
+            return winner
     positive = row > 0
     num_racing = int(np.count_nonzero(positive))
     places = None if num_racing == len(row) else np.nonzero(positive)[0]  # None: all of them, nothing to look up

@@ -131,17 +131,38 @@ class Processor:
         stacked = laws[0][None, :] if len(laws) == 1 else xp.stack(laws) if laws else rows
         return like(stacked, logits)
 
-    def law_of_row(self, row: Any, state: PathState) -> Any:
-        """[V] the law of one row of logits [V]."""
+    def only_token(self, row: Any, state: PathState) -> int | None:
+        """The token that the law of a row of logits [V] is sure of, found without the law; None where it is not greedy.
+
+        None also where there is no law: `law_of_row` says so.
+        """
+        if not self.params.is_greedy:
+            return None
+        self._check_age(state)
+        adjusted = self._adjust(row, state)
+        best = int(namespace(row).argmax(adjusted))
+        return best if self._has_law(row, adjusted, best) else None
+
+    @staticmethod
+    def _check_age(state: PathState) -> None:
         if state.num_committed != len(state.history.output):
             raise ValueError(
                 f"the state was made at output token {state.num_committed}, since then more were committed"
             )
+
+    @staticmethod
+    def _has_law(row: Any, adjusted: Any, best: Any) -> bool:
+        """Whether a row has a law; `best` is the place of its largest adjusted logit; a NaN counts as the largest."""
+        xp = namespace(row)
+        return bool(xp.isfinite(adjusted[best])) and (adjusted is row or bool(xp.max(row) < float("inf")))
+
+    def law_of_row(self, row: Any, state: PathState) -> Any:
+        """[V] the law of one row of logits [V]."""
+        self._check_age(state)
         xp = namespace(row)
         adjusted = self._adjust(row, state)
         best = xp.argmax(adjusted)  # the first of equal values; a NaN counts as the largest
-        finite = bool(xp.isfinite(adjusted[best]))
-        if not finite or (adjusted is not row and not bool(xp.max(row) < float("inf"))):
+        if not self._has_law(row, adjusted, best):
             return xp.full((self.vocab_size,), float("nan"), dtype=row.dtype, device=device(row))
         if self.params.is_greedy:
             return one_hot(xp.reshape(best, (1,)), self.vocab_size, row.dtype)[0, :]

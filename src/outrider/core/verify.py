@@ -23,7 +23,7 @@ from outrider.core.params import Draw, Rule
 from outrider.core.steps import STEPS, Steps
 from outrider.core.tree import children
 from outrider.core.types import Proposal, VerifyResult
-from outrider.core.walks import Laws, Walk, at_nodes, draft_law, proposed_law
+from outrider.core.walks import Laws, SureLaws, Walk, at_nodes, draft_law, proposed_law
 
 __all__ = ["STEPS", "Laws", "Steps", "check_fit", "verify"]
 
@@ -69,6 +69,10 @@ def verify(
     for walk in walks:
         if walk.rule in _LEAF_FIRST:
             walk.result = _LEAF_FIRST[walk.rule](walk, laws, coins, steps)
+    if isinstance(laws, SureLaws) and steps.sample is STEPS.sample:
+        for walk in walks:
+            if walk.rule is Rule.MATCH:
+                _match_sure(walk, laws, steps)
     live = [walk for walk in walks if walk.result is None]
     while live:
         at = at_nodes(live)
@@ -85,16 +89,27 @@ def verify(
     return [walk.result for walk in walks if walk.result is not None]
 
 
+def _match_sure(walk: Walk, laws: SureLaws, steps: Steps) -> None:
+    """Go down as far as the laws are sure of one token: sampling such a law needs no noise."""
+    while walk.result is None and (token := laws.only_token(walk.request, walk.node)) is not None:
+        _follow(walk, token, steps)
+
+
+def _follow(walk: Walk, token: int, steps: Steps) -> None:
+    """Go to the child that equals the target's token; end with it where there is none."""
+    child = steps.match_child(walk.tokens(), token)
+    if child is None:
+        walk.end(token)
+    else:
+        walk.descend(walk.below[child])
+
+
 def _match(walks: list[Walk], law: Any, coins: Coins, steps: Steps) -> None:
     """Sample the target's token at each walk's node and go to the child that equals it."""
     for walk, token in zip(
         walks, steps.sample(coins, law, at_nodes(walks), [walk.below for walk in walks]).tolist(), strict=True
     ):
-        child = steps.match_child(walk.tokens(), token)
-        if child is None:
-            walk.end(token)
-        else:
-            walk.descend(walk.below[child])
+        _follow(walk, token, steps)
 
 
 def _token(walks: list[Walk], law: Any, coins: Coins, steps: Steps) -> None:

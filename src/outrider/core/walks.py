@@ -5,7 +5,7 @@ This module judges nothing. Invariant: a child that is deterministic counts as d
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from outrider.core.params import Draw, Rule
 from outrider.core.tree import ROOT, probs_rows
 from outrider.core.types import IntArray, Proposal, VerifyResult
 
-__all__ = ["Laws", "Walk", "at_nodes", "draft_law", "proposed_law"]
+__all__ = ["Laws", "SureLaws", "Walk", "at_nodes", "draft_law", "proposed_law"]
 
 
 class Laws(Protocol):
@@ -23,6 +23,14 @@ class Laws(Protocol):
 
     def at(self, requests: IntArray, nodes: IntArray) -> Any:
         """[k, V] laws of the token after node `nodes[i]` (-1: root) of request `requests[i]`; NaN where none exists."""
+
+
+@runtime_checkable
+class SureLaws(Protocol):
+    """Laws that can also tell, without being computed, where one of them is sure."""
+
+    def only_token(self, request: int, node: int) -> int | None:
+        """The one token that the law after a node can give; None where that is not known."""
 
 
 @dataclass(slots=True)

@@ -13,11 +13,12 @@ from outrider.core.coins import DraftCoins
 from outrider.core.params import Draw, Rule
 from outrider.core.process import PathState, Processor
 from outrider.core.types import Kept, Plan, Proposal
+from outrider.models.base import Target
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["DraftContext", "Drafter", "Needs", "Observation", "SharesState"]
+__all__ = ["DraftContext", "Drafter", "HoldsModel", "Needs", "Observation", "SharesState"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,3 +150,19 @@ class SharesState(Protocol):
 
     def reset(self, scope: str | None = None) -> None:
         """Forget what is kept for one scope, or for all."""
+
+
+@runtime_checkable
+class HoldsModel(Protocol):
+    """A drafter with a model, whose cache holds rows of its own for each request."""
+
+    @property
+    def name(self) -> str:
+        """The drafter's name."""
+
+    @property
+    def model(self) -> Target:
+        """The model; may be the target itself."""
+
+    def limit_rows(self, max_tokens: int | None) -> None:
+        """Let the cache hold so many rows over all requests at most; called before `load`."""

@@ -91,9 +91,23 @@ class DraftModel:
         Raises:
             RuntimeError: the drafter was unloaded; build it again.
         """
+        self._cache = DraftCache(self.model, self._max_tokens)
+
+    @property
+    def model(self) -> Target:
+        """The draft model.
+
+        Raises:
+            RuntimeError: the drafter was unloaded.
+        """
         if self._model is None:
             raise RuntimeError(f"drafter {self.name} was unloaded; build it again")
-        self._cache = DraftCache(self._model, self._max_tokens)
+        return self._model
+
+    def limit_rows(self, max_tokens: int | None) -> None:
+        """Let the cache hold so many rows at most, or fewer where that was asked; heard by the next `load`."""
+        limits = [limit for limit in (self._max_tokens, max_tokens) if limit is not None]
+        self._max_tokens = min(limits, default=None)
 
     def unload(self) -> None:
         """Let go of cache and model; the weights are freed unless somebody else holds them."""

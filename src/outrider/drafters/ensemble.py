@@ -17,7 +17,7 @@ from outrider.core.params import Draw
 from outrider.core.tree import children, depths, merge, subset, validate
 from outrider.core.types import Kept, Plan, Proposal
 from outrider.core.verify import check_fit
-from outrider.drafters.base import DraftContext, Drafter, Needs, Observation, SharesState
+from outrider.drafters.base import DraftContext, Drafter, HoldsModel, Needs, Observation, SharesState
 from outrider.errors import InvalidRequestError
 
 __all__ = ["Ensemble"]
@@ -51,6 +51,11 @@ class Ensemble:
         self.num_failures: Counter[str] = Counter()
 
     @property
+    def members(self) -> tuple[Drafter, ...]:
+        """The drafters, in the order given."""
+        return tuple(self._drafters.values())
+
+    @property
     def names(self) -> tuple[str, ...]:
         """Names of the drafters, in the order given."""
         return tuple(self._drafters)
@@ -75,9 +80,15 @@ class Ensemble:
         """Bytes that all drafters hold for all requests."""
         return sum(drafter.state_bytes for drafter in self._drafters.values())
 
-    def load(self) -> None:
-        """Make all drafters ready; what one raises here is the user's to know."""
+    def load(self, max_tokens: int | None = None) -> None:
+        """Make all drafters ready; what one raises here is the user's to know.
+
+        Args:
+            max_tokens: rows that a drafter's own cache may hold over all requests; None for no bound.
+        """
         for drafter in self._drafters.values():
+            if isinstance(drafter, HoldsModel):
+                drafter.limit_rows(max_tokens)
             drafter.load()
 
     def unload(self) -> None:

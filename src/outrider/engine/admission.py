@@ -3,6 +3,7 @@
 Invariant: a request that passes can be served to its end by this engine, or fails by name.
 """
 
+import math
 from collections.abc import Sequence
 
 from outrider.core.fit import FITTING_DRAWS
@@ -11,7 +12,7 @@ from outrider.drafters.ensemble import Ensemble
 from outrider.errors import InvalidRequestError, PromptTooLongError, UnsupportedError
 from outrider.policies.base import Policy, preferred_drafters
 
-__all__ = ["check_policy", "check_prediction", "check_prompt", "check_sampling", "check_speculation"]
+__all__ = ["check_order", "check_policy", "check_prediction", "check_prompt", "check_sampling", "check_speculation"]
 
 
 def check_prompt(prompt: Sequence[int], vocab_size: int, context_length: int) -> None:
@@ -76,6 +77,19 @@ def check_sampling(params: SamplingParams, has_text: bool) -> None:
             f"echo is true and logprobs is {params.logprobs}, but log probabilities of prompt tokens are not computed; "
             "leave one of them out."
         )
+
+
+def check_order(priority: object, deadline_seconds: object) -> None:
+    """Refuse an order that means nothing.
+
+    Raises:
+        InvalidRequestError: the priority is no whole number, or the deadline no time above 0.
+    """
+    if not is_whole_number(priority):
+        raise InvalidRequestError(f"priority is {priority!r}; give a whole number, the higher the sooner.")
+    is_time = isinstance(deadline_seconds, int | float) and not isinstance(deadline_seconds, bool)
+    if deadline_seconds is not None and not (is_time and 0 < deadline_seconds < math.inf):  # type: ignore[operator]
+        raise InvalidRequestError(f"deadline_seconds is {deadline_seconds!r}; give seconds above 0, or leave it out.")
 
 
 def check_policy(policy: Policy, drafters: Ensemble) -> None:

@@ -103,6 +103,11 @@ class BatchLaws:
         rows = [self._law(int(request), int(node)) for request, node in zip(requests, nodes, strict=True)]
         return rows[0] if len(rows) == 1 else namespace(rows[0]).concat(rows, axis=0)
 
+    def only_token(self, request: int, node: int) -> int | None:
+        """The token that a law is sure of, where that is known without computing it; else None."""
+        processor = self._items[request].request.processor
+        return processor.only_token(self.row(request, node), self._state(request, node))
+
     def row(self, request: int, node: int) -> Any:
         """[V] raw logits of the token after a node."""
         return self._logits[int(self.bases[request]) + 1 + node]

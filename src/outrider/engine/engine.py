@@ -9,15 +9,18 @@ uncommitted is ever cached, observed or counted.
 import itertools
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from outrider.core.coins import BatchCoins, Coins, fresh_seed
 from outrider.core.params import SamplingParams, Speculation
 from outrider.core.process import MaskState
+from outrider.core.steps import STEPS, Steps
 from outrider.core.types import Kept, Proposal, TokenEvent
 from outrider.core.verify import verify
 from outrider.drafters.base import Drafter
 from outrider.drafters.ensemble import Ensemble
 from outrider.engine.admission import (
+    check_order,
     check_policy,
     check_prediction,
     check_prompt,
@@ -27,9 +30,11 @@ from outrider.engine.admission import (
 from outrider.engine.batch import BatchLaws, pack, trim
 from outrider.engine.config import EngineConfig
 from outrider.engine.judged import Judged, observe_rows
+from outrider.engine.memory import Memory, MemoryPart, plan_memory
 from outrider.engine.outbox import Outbox, TextEvent
 from outrider.engine.request import Request
 from outrider.engine.scheduler import Item, Scheduler
+from outrider.engine.shadow import Shadow
 from outrider.engine.stats import SpecStats
 from outrider.engine.text import TextAssembler
 from outrider.engine.views import draft_context, request_view
@@ -54,7 +59,13 @@ class Engine:
         end_ids: the model's own end-of-text tokens.
         params: how tokens are drawn where a request does not say; greedy by default.
         config: limits.
+
+    Attributes:
+        steps: the steps that rules and trimming are made of; an audit plants a fault here, nobody else changes them.
+        shadow: second runs of finished requests, see `run_shadow`.
     """
+
+    steps: Steps = STEPS
 
     def __init__(
         self,
@@ -75,15 +86,20 @@ class Engine:
         self.drafters = Ensemble(drafters)
         self.policy = policy or Fixed()
         check_policy(self.policy, self.drafters)
-        self.drafters.load()
+        self._plan = plan_memory(target, self.drafters.members, self.config)
+        self.config = replace(self.config, cache_tokens=self._plan.cache_tokens)
+        self.drafters.load(self.config.cache_tokens)
         self.cache = target.make_cache(self.config.cache_tokens)
         self.scheduler = Scheduler(self.cache, self.config)
         self.stats = SpecStats()
+        self.shadow = Shadow(self.config.shadow, self.config.shadow_waiting, self._without_speculation)
         self.step_seconds = 0.0
         self._requests: dict[str, Request] = {}
         self._followed: set[str] = set()
         self._outbox = Outbox()
         self._numbers = itertools.count()
+        self._is_stepping = False
+        self._leaving: list[Request] = []
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
@@ -95,6 +111,8 @@ class Engine:
         *,
         mask: MaskState | None = None,
         prediction: Sequence[int] | None = None,
+        priority: int = 0,
+        deadline_seconds: float | None = None,
     ) -> list[Request]:
         """Queue a prompt; one request for each of its `n` choices.
 
@@ -104,6 +122,9 @@ class Engine:
             speculation: how the request may be speculated on.
             mask: outside mask (a grammar) at the start of the output.
             prediction: the output that the caller expects, as token ids; drafts only, it never changes the text.
+            priority: requests with a higher one go first; among equals an earlier deadline, then who came first. No
+                request is passed by more than 32 later ones.
+            deadline_seconds: it ends with an error if it is unfinished so long after this call; None for never.
 
         Raises:
             InvalidRequestError: the request cannot be served as asked; nothing is queued.
@@ -116,6 +137,8 @@ class Engine:
         check_speculation(speculation, self.drafters)
         if prediction is not None:
             check_prediction(prediction, self.target.vocab_size, self.target.context_length, self.drafters)
+        check_order(priority, deadline_seconds)
+        deadline = None if deadline_seconds is None else time.monotonic() + deadline_seconds
         seed = fresh_seed() if params.seed is None else params.seed
         number = next(self._numbers)
         requests = [
@@ -134,21 +157,45 @@ class Engine:
                 ),
                 mask=mask,
                 prediction=prediction,
+                priority=priority,
+                deadline=deadline,
             )
             for choice in range(params.n)
         ]
         for request in requests:
             request.siblings = requests
-            self._requests[request.request_id] = request
-            self.scheduler.add(request)
+            self.enqueue(request)
         return requests
 
+    def enqueue(self, request: Request) -> None:
+        """Queue a request that stands already: a choice of a prompt, or the second run of one."""
+        self._requests[request.request_id] = request
+        self.scheduler.add(request)
+
     def abort(self, request: Request) -> None:
-        """End a request now, wherever it is; its slot and all drafter state are free at once."""
-        if request.request_id in self._requests:
+        """End a request now, wherever it is; its slot and all drafter state are free at once.
+
+        Note:
+            Called from within a step (by a drafter or policy), it takes hold before that step commits anything.
+        """
+        if self._is_stepping:
+            self._leaving.append(request)
+        elif request.request_id in self._requests:
             request.finish("abort")
             self._forget(request)
             self._deliver(request, TokenEvent(request.request_id, (), (), finish_reason="abort"))
+
+    def memory(self) -> Memory:
+        """What the engine takes of memory, part by part: now, and at most."""
+        held = {f"{drafter.name} cache": drafter.state_bytes for drafter in self.drafters.members}
+        held["target cache"] = self.cache.nbytes
+        parts = [replace(part, held_bytes=held.pop(part.name, part.held_bytes)) for part in self._plan.parts]
+        others = sum(held.values())  # what drafters without a model keep
+        return replace(self._plan, parts=(*parts, MemoryPart("drafter state", others, others)))
+
+    def forget_prefixes(self, scope: str | None = None) -> None:
+        """Give back the rows that are kept of finished requests, of one scope or of all."""
+        self.scheduler.prefixes.clear(scope)
 
     @property
     def num_unfinished(self) -> int:
@@ -160,15 +207,20 @@ class Engine:
     def step(self) -> list[TokenEvent]:
         """Draft, run the target once, verify, commit, for every scheduled request."""
         started = time.perf_counter()
+        events = [self._expire(request) for request in self.scheduler.expired(time.monotonic())]
         items = self._schedule()
-        events = [self._refuse(request) for request in self.scheduler.refused]
+        events += [self._refuse(request) for request in self.scheduler.refused]
         if not items:
             return events
+        self._is_stepping = True
         try:
             events += self._run(items)
         except BaseException:
             self._requeue(items)
             raise
+        finally:
+            self._is_stepping = False
+            self._abort_leaving()
         self.step_seconds += time.perf_counter() - started
         return events
 
@@ -189,13 +241,17 @@ class Engine:
             proposals,
             coins,
             [len(item.request.tokens) for item in judged],
+            self.steps,
         )
 
         events: list[TokenEvent] = []
         verdicts = map(Judged, judged, plans, proposals, results, range(len(judged)))
         for item, segment in zip(items, inputs.segments, strict=True):
-            if item.is_judged:
-                events.append(self._conclude(next(verdicts), segment, outputs, laws, len(inputs.token_ids)))
+            verdict = next(verdicts) if item.is_judged else None
+            if item.request in self._leaving:
+                self.cache.keep(item.slot, item.num_cached, ())
+            elif verdict is not None:
+                events.append(self._conclude(verdict, segment, outputs, laws, len(inputs.token_ids)))
             else:
                 self.cache.keep(item.slot, item.end, ())
                 self._observe(item, segment, outputs, _NOTHING)
@@ -207,12 +263,17 @@ class Engine:
         """What the rules ask in this step: the target's laws, and the requests' own noise."""
         return BatchLaws(outputs.logits, judged, proposals), BatchCoins([item.request.stream for item in judged])
 
+    def _abort_leaving(self) -> None:
+        """End the requests that were aborted while a step ran."""
+        while self._leaving:
+            self.abort(self._leaving.pop())
+
     def _requeue(self, items: Sequence[Item]) -> None:
         """After a step that broke off: nothing that it wrote is trusted, its requests read their texts anew."""
         for item in reversed(items):
             request = item.request
             if request.finish_reason is not None:
-                self._forget(request)
+                self._forget(request, keep=False)
             elif request.slot is not None:
                 self.scheduler.preempt(request)
                 self._unfollow(request)
@@ -235,7 +296,7 @@ class Engine:
     def _trim(self, proposals: list[Proposal], views: Sequence[RequestView]) -> list[Proposal]:
         shapes = [Shape(proposal.parents, proposal.confidence, proposal.draw) for proposal in proposals]
         admitted = self.policy.admit(shapes, views)
-        return list(map(trim, proposals, admitted, views))
+        return [trim(*parts, self.steps) for parts in zip(proposals, admitted, views, strict=True)]
 
     def _conclude(
         self, judged: Judged, segment: Segment, outputs: ForwardOutputs, laws: BatchLaws, num_rows: int
@@ -265,6 +326,7 @@ class Engine:
         provenance, logprobs = judged.provenance(kept), judged.logprobs(kept, laws)
         if kept.finish_reason is not None:
             self._forget(request)
+            self.shadow.consider(request)
         event = TokenEvent(request.request_id, kept.tokens, provenance, logprobs, kept.finish_reason)
         return self._deliver(request, event)
 
@@ -289,18 +351,41 @@ class Engine:
             "raise cache_tokens or shorten the prompt.",
         )
 
-    def _fail(self, request: Request, message: str) -> TokenEvent:
+    def _expire(self, request: Request) -> TokenEvent:
+        return self._fail(
+            request,
+            f"the deadline passed after {request.num_output} output tokens; allow more time or ask for fewer tokens.",
+            keep=True,
+        )
+
+    def _fail(self, request: Request, message: str, *, keep: bool = False) -> TokenEvent:
         request.finish("error")
-        self._forget(request)
+        self._forget(request, keep=keep)
         return self._deliver(request, TokenEvent(request.request_id, (), (), (), "error", message))
 
-    def _forget(self, request: Request) -> None:
-        self.scheduler.remove(request)
+    def _forget(self, request: Request, *, keep: bool = True) -> None:
+        self.scheduler.remove(request, keep=keep)
         self._requests.pop(request.request_id, None)
         if request.request_id in self._followed:
             self._followed.remove(request.request_id)
             self.drafters.end(request.request_id)
         self.policy.forget(request.request_id)
+
+    # -- second runs ---------------------------------------------------------------------------------------------------
+
+    def run_shadow(self) -> bool:
+        """Do one pass of the second run of a finished request (`EngineConfig.shadow`), if no request is unfinished.
+
+        Whoever drives the engine calls it while there is nothing else to do; `shadow.stats` has the counts.
+
+        Returns:
+            Whether there is more to do.
+        """
+        return not self.num_unfinished and self.shadow.step()
+
+    def _without_speculation(self) -> "Engine":
+        config = replace(self.config, max_running=1, shadow=0.0)
+        return Engine(self.target, tokenizer=self.tokenizer, end_ids=self.end_ids, config=config)
 
     # -- text ----------------------------------------------------------------------------------------------------------
 

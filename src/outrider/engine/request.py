@@ -34,12 +34,17 @@ class Request:
         text: where the text goes.
         mask: outside mask (a grammar) at the start of the output.
         prediction: the output that the caller expects, as tokens.
+        priority: requests with a higher one go first.
+        deadline: when the request ends unfinished, on the clock of `time.monotonic`; None for never.
 
     Attributes:
         round: judged passes so far; keys the noise of the law-exact rules and survives preemption.
         slot: cache slot while the request runs, else None.
         siblings: all requests of one `submit`, this one among them: they have the same prompt.
         stats: what speculation did for this request.
+        number: place in the order of arrival.
+        num_passed: requests that came later and were admitted before it.
+        num_reused: rows that its last admission took over from other requests instead of reading them.
     """
 
     def __init__(
@@ -57,6 +62,8 @@ class Request:
         text: TextAssembler,
         mask: MaskState | None = None,
         prediction: Sequence[int] | None = None,
+        priority: int = 0,
+        deadline: float | None = None,
     ) -> None:
         self.request_id = request_id
         self.params = params
@@ -65,12 +72,16 @@ class Request:
         self.num_prompt = len(self.tokens)
         self.prediction = None if prediction is None else list(prediction)
         self.seed = seed
+        self.choice = choice
+        self.mask = mask
         self._noise_seed = choice_seed(seed, choice)
         self.end_ids = end_ids
         self.text = text
         self.round = 0
         self.slot: int | None = None
         self.siblings: Sequence[Request] = ()
+        self.priority, self.deadline = priority, deadline
+        self.number = self.num_passed = self.num_reused = 0
         self.stats = SpecStats()
         self.finish_reason: FinishReason | None = None
         self.processor = Processor(params, vocab_size, end_ids)

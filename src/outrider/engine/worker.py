@@ -176,6 +176,8 @@ class Worker:
                     break
                 if self._engine.num_unfinished:
                     self._step()
+                elif not self._is_stopping:
+                    self._engine.run_shadow()
         finally:
             self._close()
 
@@ -183,7 +185,8 @@ class Worker:
         """Do what the letters say; waits for one if there is nothing to run."""
         try:
             while True:
-                is_idle = not self._engine.num_unfinished and not self._is_stopping
+                has_work = self._engine.num_unfinished or self._engine.shadow.num_waiting
+                is_idle = not has_work and not self._is_stopping
                 letter = self._mail.get(block=is_idle)
                 if letter is not None:
                     letter()

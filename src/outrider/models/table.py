@@ -34,6 +34,17 @@ class TokenCache:
         self._slots = Slots(max_tokens)
         self._tokens: dict[int, NDArray[np.int64]] = {}
 
+    row_bytes = 8  # one number
+
+    @property
+    def free_rows(self) -> int | None:
+        """Rows that may still be reserved; None without a bound."""
+        return self._slots.free_rows
+
+    def reserved(self, slot: int) -> int:
+        """Rows that a slot may hold without another reservation."""
+        return self._slots.reserved(slot)
+
     @property
     def nbytes(self) -> int:
         """Bytes of all slots' tokens."""

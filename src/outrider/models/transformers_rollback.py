@@ -62,6 +62,17 @@ class StateCache:
         self._slots = Slots(max_tokens)
         self._texts: dict[int, _Text] = {}
 
+    row_bytes = 8  # a token; states are as large for any length, and `nbytes` counts them
+
+    @property
+    def free_rows(self) -> int | None:
+        """Rows that may still be reserved; None without a bound."""
+        return self._slots.free_rows
+
+    def reserved(self, slot: int) -> int:
+        """Rows that a slot may hold without another reservation."""
+        return self._slots.reserved(slot)
+
     @property
     def nbytes(self) -> int:
         """Bytes of all states that are kept; tensors that two of them share count once."""

@@ -50,7 +50,7 @@ class ReplayEngine(Engine):
             _check_needs(drafter, records)
         vocab_size = records[0].source.vocab_size
         context_length = max(record.source.context_length for record in records)
-        config = EngineConfig(max_running=1, chunk_tokens=_WHOLE_PROMPT)
+        config = EngineConfig(max_running=1, chunk_tokens=_WHOLE_PROMPT, prefix_tokens=0)
         super().__init__(RecordedTarget(vocab_size, context_length, cost), drafters, policy, config=config)
         self._records: dict[str, TextRecord] = {}
         self._sequences: dict[str, tuple[int, ...]] = {}

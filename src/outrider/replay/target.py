@@ -34,12 +34,18 @@ class EmptyCache:
         max_tokens: rows over all slots that may be reserved; None for no bound.
     """
 
-    nbytes = 0
+    nbytes = row_bytes = 0
+
+    @property
+    def free_rows(self) -> int | None:
+        """Rows that may still be reserved; None without a bound."""
+        return self._slots.free_rows
 
     def __init__(self, max_tokens: int | None = None) -> None:
         self._slots = Slots(max_tokens)
         self.acquire, self.release, self.length = self._slots.acquire, self._slots.release, self._slots.length
         self.reserve, self.truncate, self.extend = self._slots.reserve, self._slots.truncate, self._slots.extend
+        self.reserved = self._slots.reserved
         self.check_integrity = self._slots.check_integrity
 
     def keep(self, slot: int, length: int, nodes: Sequence[int]) -> None:
@@ -94,6 +100,10 @@ class RecordedLaws(BatchLaws):
     def at(self, requests: IntArray, nodes: IntArray) -> Any:  # noqa: ARG002 - the same for all nodes
         """[k, 1] ones."""
         return np.ones((len(requests), 1))
+
+    def only_token(self, request: int, node: int) -> int | None:  # noqa: ARG002 - the coins know it
+        """None: the record says which token it is."""
+        return None
 
 
 class RecordedCoins:

@@ -59,11 +59,11 @@ def take_snapshot(engine: Engine) -> Snapshot:
 
 
 def _shadow(engine: Engine) -> Mapping[str, int] | None:
-    """Sums of the part that checks texts without speculation; None where an engine has none."""
-    shadow: Any = getattr(engine, "shadow", None)
-    if shadow is None:
+    """Sums of the part that checks texts without speculation; None where nothing is checked."""
+    if engine.config.shadow <= 0:
         return None
-    return {name: int(getattr(shadow, f"num_{name}")) for name in ("checked", "diverged")}
+    stats = engine.shadow.stats
+    return {"checked": stats.checked, "diverged": stats.diverged}
 
 
 def _counter(stem: str, text: str, value: Any, *labels: str) -> tuple[str, str, Any, tuple[str, ...]]:

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "attention.h"
 #include "pack.h"
@@ -259,6 +260,50 @@ void outrider_head(const Matrix* head, const float* norm, double eps, const floa
       norm_row(stream + rows[row] * head->in, norm, head->in, eps, workspace + row * padded(head->in));
     product<false>(shapes, *head, sums.with({head}, workspace, num_rows), logits, head->out);
   }
+}
+
+// 64 bits of noise: counter `token` of SplitMix64's stream `state`, as `core.coins` has it.
+static inline uint64_t noise_bits(int64_t token, int64_t state) {
+  uint64_t bits = uint64_t(token + 1) * 0x9E3779B97F4A7C15ull + uint64_t(state);
+  bits = (bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9ull;
+  bits = (bits ^ (bits >> 27)) * 0x94D049BB133111EBull;
+  return bits ^ (bits >> 31);
+}
+
+// The tokens of a row of a law that can still win an exponential race: none arrives before u / p, as u <= -log(1 - u), so
+// those for which that is no later than the arrival of one of them. u is cut to 24 bits, which makes it no larger. Gives
+// their number; `places` takes at most `room` of them, in order.
+int64_t outrider_contenders(const float* law, int64_t size, int64_t state, float* earliest, int64_t* places, int64_t room) {
+  constexpr int64_t kBlock = 1024;
+  constexpr float kNever = std::numeric_limits<float>::infinity();
+  float best = kNever;
+  int64_t leading = -1;
+  for (int64_t first = 0; first < size; first += kBlock) {
+    const int64_t end = std::min(first + kBlock, size);
+    float least = kNever;
+#pragma omp simd reduction(min : least)
+    for (int64_t token = first; token < end; token++) {
+      const float uniform = float(int32_t(noise_bits(token, state) >> 40)) * 0x1p-24f;
+      const float time = law[token] > 0 ? uniform / law[token] : kNever;
+      earliest[token] = time;
+      least = time < least ? time : least;
+    }
+    if (least < best) best = least, leading = first;
+  }
+  if (leading < 0) return 0;
+  const float* found = std::find(earliest + leading, earliest + size, best);
+  const double uniform = std::max(double(int64_t(noise_bits(found - earliest, state) >> 11)) * 0x1p-53, 0x1p-54);
+  const float limit = float(-std::log1p(-uniform) / double(law[found - earliest]) * (1 + 1e-6));
+  int64_t count = 0;
+  for (int64_t first = 0; first < size; first += kBlock) {
+    const int64_t end = std::min(first + kBlock, size);
+    bool any = false;
+#pragma omp simd reduction(| : any)
+    for (int64_t token = first; token < end; token++) any |= earliest[token] <= limit;
+    for (int64_t token = first; any && token < end && count < room; token++)
+      if (earliest[token] <= limit) places[count++] = token;
+  }
+  return count;
 }
 
 // Bytes of a matrix once packed; -1 for a type of blocks that is not known here.

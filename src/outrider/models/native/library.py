@@ -11,16 +11,22 @@ import ctypes
 import functools
 import logging
 import os
+import threading
 from ctypes import POINTER, Structure, c_double, c_int64, c_void_p
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from outrider.core import coins
 from outrider.errors import InvalidRequestError
 from outrider.models.native.build import VARIANTS, library_path
 
 __all__ = ["Layer", "Library", "Matrix", "Pass", "Segment", "library"]
 
 logger = logging.getLogger(__name__)
+
+_ROOM = 1024  # contenders of a race are a handful
 
 
 class Matrix(Structure):
@@ -84,11 +90,25 @@ class Library:
             *(POINTER(Matrix), c_void_p, c_double, c_void_p, c_void_p),
             *(c_int64, c_int64, c_void_p, c_void_p),
         )
+        find = functions.outrider_contenders
+        find.restype, find.argtypes = c_int64, (c_void_p, c_int64, c_int64, c_void_p, c_void_p, c_int64)
+        self._find, self._scratch = find, threading.local()
         self.packed_bytes = functions.outrider_packed_bytes
         self.packed_bytes.restype, self.packed_bytes.argtypes = c_int64, (c_int64, c_int64, c_int64)
         self.pack = functions.outrider_pack
         self.pack.restype = c_int64
         self.pack.argtypes = (c_int64, c_void_p, c_int64, c_int64, c_int64, c_void_p)
+
+    def contenders(self, law: NDArray[np.float32], state: int) -> NDArray[np.int64] | None:
+        """The tokens of a law [V] that can still win a race in a noise stream, ascending; None where they are too many.
+
+        See `core.coins.find_contenders`.
+        """
+        if getattr(self._scratch, "size", 0) < len(law):  # a thread keeps its own: fresh memory would cost as much
+            self._scratch.size, self._scratch.times = len(law), np.empty(len(law), dtype=np.float32)
+        times, places = self._scratch.times, np.empty(_ROOM, dtype=np.int64)
+        count = self._find(law.ctypes.data, len(law), state, times.ctypes.data, places.ctypes.data, _ROOM)
+        return places[:count] if count < _ROOM else None
 
 
 @functools.cache
@@ -108,8 +128,10 @@ def library() -> Library | None:
         if variant not in _usable():
             continue
         try:
-            return Library(variant)
-        except OSError as error:
+            found = Library(variant)
+            coins.find_contenders = found.contenders
+            return found
+        except (OSError, AttributeError) as error:  # not built, or built from an older source
             logger.info("no native %s layer: %s", variant, error)
     if wanted:
         raise InvalidRequestError(
