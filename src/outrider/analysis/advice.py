@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from outrider.analysis.speed import LONGEST, Cost, tau_of
 from outrider.errors import InvalidRequestError
 
-__all__ = ["Advice", "Candidate", "Elsewhere", "Option", "advise", "covered_speedup"]
+__all__ = ["Advice", "Candidate", "Elsewhere", "Option", "advise", "covered_speedup", "covered_tokens"]
 
 _SHIFTS = (-0.2, -0.1, -0.05, 0.05, 0.1)
 
@@ -107,10 +107,21 @@ def covered_speedup(candidate: Candidate, gamma: int, cost: Cost, batch: int = 1
         `speed.speedup_at_width`, averaged over the steps with a draft and those without.
     """
     plain, share = cost(batch), candidate.coverage if gamma else 0.0
-    rows = 1 + share * gamma  # of a request, on average; requests of a batch need not draft in the same step
-    width = cost(max(1, round(batch * rows))) if batch > 1 else share * cost(gamma + 1) + (1 - share) * plain
-    tokens = 1.0 + share * (tau_of(candidate.rates, gamma) - 1.0)
-    return tokens * plain / (width + share * gamma * candidate.c * plain)
+    if batch == 1:
+        passes = share * cost(gamma + 1) + (1 - share) * plain
+    else:  # requests of a batch need not draft in the same step: the pass has as many rows as they have on average
+        passes = cost(max(1, round(batch * (1 + share * gamma))))
+    return covered_tokens(candidate, gamma) * plain / (passes + share * gamma * candidate.c * plain)
+
+
+def covered_tokens(candidate: Candidate, gamma: int) -> float:
+    """tau of a drafter, the steps without a draft included.
+
+    Args:
+        candidate: the drafter.
+        gamma: draft tokens where it drafts.
+    """
+    return 1.0 + candidate.coverage * (tau_of(candidate.rates, gamma) - 1.0)
 
 
 def advise(candidates: Sequence[Candidate], cost: Cost, batch: int = 1, longest: int = LONGEST) -> Advice:
@@ -139,8 +150,7 @@ def _best(candidate: Candidate, cost: Cost, batch: int, longest: int) -> Option:
     length = max(range(longest + 1), key=speedups.__getitem__)
     if speedups[length] <= 1.0:
         return Option(candidate.name, 0, 1.0, 1.0)
-    tokens = 1.0 + candidate.coverage * (tau_of(candidate.rates, length) - 1.0)
-    return Option(candidate.name, length, speedups[length], tokens)
+    return Option(candidate.name, length, speedups[length], covered_tokens(candidate, length))
 
 
 def _elsewhere(candidate: Candidate, choice: Option, cost: Cost, batch: int, longest: int) -> list[Elsewhere]:

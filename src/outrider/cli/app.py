@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from outrider.cli import bench, generate, models, profile, replay
+from outrider.cli import bench, explore, generate, models, plan, profile, replay, simulate
 from outrider.cli.reporting import ReportingGroup
 
 __all__ = ["app"]
@@ -22,6 +22,9 @@ app.command("generate")(generate.command)
 app.command("profile")(profile.command)
 app.add_typer(bench.app, name="bench")
 app.add_typer(replay.app, name="replay")
+app.command("simulate")(simulate.command)
+app.command("plan")(plan.command)
+app.command("explore")(explore.command)
 app.add_typer(models.app, name="models")
 
 

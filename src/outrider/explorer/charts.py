@@ -122,6 +122,26 @@ def _accepted() -> Any:
     return bars + base.mark_tick(thickness=3, color="#d9480f").encode(y=alt.Y("expected:Q", title="share of rounds"))
 
 
+def _step() -> Any:
+    """The laws that matter at one step of a round."""
+    import altair as alt
+
+    return (
+        _chart("step", title="The laws at this step")
+        .mark_bar()
+        .encode(
+            x=alt.X("token:N", title="token", axis=alt.Axis(labelAngle=0)),
+            xOffset=alt.XOffset("kind:N", sort=_AT_STEP),
+            y=alt.Y("probability:Q", title="probability"),
+            color=alt.Color("kind:N", title=None, sort=_AT_STEP, scale=alt.Scale(domain=_AT_STEP)),
+            tooltip=["token:N", "kind:N", alt.Tooltip("probability:Q", format=".4f")],
+        )
+    )
+
+
+_AT_STEP = ["target p", "draft q", "drawn from"]
+
+
 def _timeline() -> Any:
     """Where the time of each round went, speculation above plain decoding."""
     import altair as alt
@@ -148,6 +168,7 @@ CHARTS = {
     "batches": _batches,
     "laws": _laws,
     "accepted": _accepted,
+    "step": _step,
     "timeline": _timeline,
 }
 """Name of a plot, which is the name of its data -> the function that makes it."""
@@ -161,4 +182,6 @@ def specifications() -> dict[str, dict[str, Any]]:
 
 def filled(name: str, rows: Rows) -> dict[str, Any]:
     """One plot with its rows in it, for a file that stands alone."""
-    return specifications()[name] | {"datasets": {name: [dict(row) for row in rows]}, "width": 640}
+    known = specifications()[name]
+    left = {key: value for key, value in known.items() if key not in ("$schema", "config", "data")}
+    return left | {"data": {"values": [dict(row) for row in rows]}, "width": 640}

@@ -16,7 +16,7 @@ from outrider.core.params import Draw, Rule
 from outrider.core.steps import STEPS
 from outrider.errors import InvalidRequestError
 
-__all__ = ["LETTERS", "exactness", "faults_of", "find_fault", "make_toy"]
+__all__ = ["LETTERS", "exactness", "faults_of", "find_fault", "law_rows", "make_toy"]
 
 LETTERS = "ABCDEFGH"
 _LEVEL = 0.999
@@ -99,12 +99,22 @@ def exactness(toy: Toy, rounds: int, seed: int) -> dict[str, Any]:
         "matches": agreement.matches,
         "draw": toy.draw.name.lower(),
     }
-    rows = {"laws": _laws(toy, measured, agreement), "accepted": _accepted(measured, expected, rounds)}
-    return {"numbers": numbers, "rows": rows}
+    rows = {"laws": law_rows(toy, measured), "accepted": _accepted(measured, expected, rounds)}
+    return {"numbers": numbers, "rows": rows, "words": _words(agreement, int(measured.emitted.sum()))}
 
 
-def _laws(toy: Toy, measured: Rounds, agreement: Agreement) -> list[dict[str, Any]]:
+def _words(agreement: Agreement, tokens: int) -> str:
+    """What the test says."""
+    found = f"{tokens:,} tokens lie {agreement.distance:.4f} from the target's law"
+    if agreement.matches:
+        return f"They match: {found}, and chance alone gives as much in {100 * agreement.p_value:.0f} of 100 simulations."
+    return f"They do not match: {found}, which chance alone gives less than once in 1,000 simulations."
+
+
+def law_rows(toy: Toy, measured: Rounds) -> list[dict[str, Any]]:
+    """Rows of the plot of the laws: target, emitted with its interval, draft, token by token."""
     rows: list[dict[str, Any]] = []
+    agreement = compare_laws(measured.emitted, toy.p)
     total = int(measured.emitted.sum())
     for token, letter in enumerate(LETTERS):
         interval = share(int(measured.emitted[token]), total, agreement.level)

@@ -31,8 +31,13 @@ def round_in_steps(toy: Toy, number: int, seed: int) -> dict[str, Any]:
     steps = [_drafted(node) for node in nodes]
     steps += [_asked(toy, seen, question) for question in seen.questions]
     steps.append(_ended(seen, emitted))
-    laws = [{"token": LETTERS[t], "target": float(toy.p[t]), "draft": float(toy.q[t])} for t in range(len(toy.p))]
+    laws = _rows("target p", toy.p.tolist()) + _rows("draft q", toy.q.tolist())
     return {"nodes": nodes, "steps": steps, "emitted": emitted, "laws": laws, "accepted": list(seen.result.nodes)}
+
+
+def _rows(kind: str, law: Sequence[float]) -> list[dict[str, Any]]:
+    """Rows of the plot of the laws."""
+    return [{"token": LETTERS[token], "kind": kind, "probability": chance} for token, chance in enumerate(law)]
 
 
 def _letter(token: Any) -> str:
@@ -58,9 +63,7 @@ def _drafted(node: dict[str, Any]) -> dict[str, Any]:
 
 def _asked(toy: Toy, seen: Watched, question: Question) -> dict[str, Any]:
     words = {"sample": _sampled, "accept": _judged, "draw": _drawn}[question.kind]
-    law = None if question.law is None else [
-        {"token": letter, "probability": chance} for letter, chance in zip(LETTERS, question.law, strict=True)
-    ]
+    law = None if question.law is None else _rows("drawn from", question.law)
     state = question.kind if question.kind != "accept" else ("accept" if question.accepted else "reject")
     return {"kind": state, "node": question.node, "text": words(toy, seen, question), "law": law}
 

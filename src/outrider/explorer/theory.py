@@ -51,7 +51,20 @@ def theory(alpha: float, gamma: int, c: float, ridge: int, batch: int) -> dict[s
         "largest_batch": None if ridge == 0 else largest_batch(alpha, c, cost, longest=LENGTHS),
     }
     rows = {"lengths": lengths, "tokens": _tokens(lengths), "rates": _rates(gamma, c, cost, batch)}
-    return {"numbers": numbers, "rows": rows | _load(alpha, c, cost, ridge)}
+    return {"numbers": numbers, "rows": rows | _load(alpha, c, cost, ridge), "words": _words(gamma, numbers)}
+
+
+def _words(gamma: int, numbers: dict[str, Any]) -> str:
+    """What the numbers say."""
+    tokens, speedup = numbers["tokens"], numbers["speedup"]
+    if gamma == 0:
+        chosen = "Without drafts a pass gives one token"
+    else:
+        faster = f"{speedup:.2f} times as fast" if speedup >= 1 else f"slower, only {speedup:.2f} times as fast"
+        chosen = f"Drafting {gamma} token{'s' if gamma > 1 else ''} a pass gives {tokens:.2f} tokens a pass and is {faster}"
+    if numbers["best_length"] == 0:
+        return f"{chosen}. The best is not to speculate here: no length pays."
+    return f"{chosen}. The best length is {numbers['best_length']}, with a speed-up of {numbers['best_speedup']:.2f}."
 
 
 def _cost(ridge: int) -> Cost:
