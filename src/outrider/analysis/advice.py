@@ -115,7 +115,7 @@ def covered_speedup(candidate: Candidate, gamma: int, cost: Cost, batch: int = 1
 
 
 def covered_tokens(candidate: Candidate, gamma: int) -> float:
-    """tau of a drafter, the steps without a draft included.
+    """Expected tokens a pass of a drafter, the steps without a draft included.
 
     Args:
         candidate: the drafter.

@@ -94,7 +94,7 @@ def mean_of_counts(counts: Mapping[int, int], level: float = 0.95) -> Interval:
 
 
 def tokens_a_pass(lengths: Mapping[int, int], plain_passes: int = 0, level: float = 0.95) -> Interval:
-    """tau from accepted lengths: one token more than were accepted, in each pass.
+    """Tokens a pass from accepted lengths: one token more than were accepted, in each pass.
 
     Args:
         lengths: accepted draft tokens -> passes with that many.

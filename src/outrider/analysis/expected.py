@@ -5,6 +5,7 @@ measurements. Invariant: what is given is exact for laws that do not change alon
 form is known, never that something is zero.
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -42,7 +43,7 @@ class Expected:
     def lengths(self) -> list[float]:
         """[depth + 1] probability that exactly 0, 1, ... draft tokens are accepted."""
         ends = [1.0, *self.survival, 0.0]
-        return [here - after for here, after in zip(ends[:-1], ends[1:], strict=True)]
+        return [here - after for here, after in itertools.pairwise(ends)]
 
 
 def expected_pass(p: Law, q: Law, rule: Rule, draw: Draw, widths: Sequence[int]) -> Expected | None:

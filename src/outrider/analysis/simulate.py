@@ -193,7 +193,7 @@ def draft(toy: Toy, coins: DraftCoins, position: int) -> Proposal:
     rows: list[Law] = []
     frontier = [-1]
     for depth, width in enumerate(toy.widths):
-        following = []
+        following: list[int] = []
         for parent in frontier:
             drawn = toy.steps.draw_children(coins, toy.q, Place(parent, position + depth), width, toy.draw)
             rows += [toy.q if drawn.law is None else drawn.law] if drawn.tokens else []

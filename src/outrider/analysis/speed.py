@@ -23,7 +23,7 @@ def _flat(rows: int) -> float:  # noqa: ARG001 - the cost of any width
 
 
 def tau_of(rates: Sequence[float], gamma: int) -> float:
-    """tau for a chain whose acceptance differs by place: 1 + a_1 + a_1 a_2 + ...
+    """Expected tokens a pass of a chain whose acceptance differs by place: 1 + a_1 + a_1 a_2 + ...
 
     Args:
         rates: [n] probability that a draft token is accepted, given that the ones before it were, by place.

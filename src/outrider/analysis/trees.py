@@ -20,7 +20,7 @@ __all__ = ["best_tree", "chances_by_rank", "sibling_chances", "tree_tokens"]
 
 
 def tree_tokens(parents: IntArray, chances: Sequence[float]) -> float:
-    """tau of a tree: 1 and, for each node, the probability that the walk comes to it.
+    """Expected tokens a pass of a tree: 1 and, for each node, the probability that the walk comes to it.
 
     Args:
         parents: [n] the tree, -1 is the root.

@@ -96,4 +96,3 @@ def watch(toy: Toy, number: int, seed: int) -> Watched:
     proposal, coins = draft(toy, stream, position), _WatchedCoins([stream])
     (result,) = verify([toy.rule], ConstantLaws(toy.p), [proposal], coins, [position], toy.steps)
     return Watched(proposal, tuple(coins.questions), result)
-

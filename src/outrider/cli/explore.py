@@ -22,7 +22,7 @@ def command(
     port: Annotated[int, typer.Option(min=0, max=65535, metavar="<int>", help="Port; 0 takes a free one.")] = 8719,
     no_browser: Annotated[bool, typer.Option("--no-browser", metavar="", help="Do not open a browser.")] = False,
 ) -> None:
-    """Open a page in the browser: the maths with sliders, the real verifier on a toy, one round step by step, a live run.
+    """Open a page: the maths with sliders, the real verifier on a toy, one round step by step, a live run.
 
     It needs no network. Views can be shared by their address; Ctrl-C ends it.
     """

@@ -28,7 +28,9 @@ def command(
     coverage: Annotated[
         float, typer.Option(help="Without a run: share of the passes in which the drafter drafts anything.")
     ] = 1.0,
-    drafter: Annotated[str, typer.Option("--drafter", "-d", help="Without a run: the drafter, for the flags.")] = "ngram",
+    drafter: Annotated[
+        str, typer.Option("--drafter", "-d", help="Without a run: the drafter, for the flags.")
+    ] = "ngram",
     cost: Annotated[
         str | None,
         typer.Option(
@@ -44,13 +46,17 @@ def command(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Say which drafter and draft length pay, from a recorded benchmark or from numbers; "do not speculate" is an answer.
+    """Say which drafter and draft length pay, from a recorded benchmark or from numbers, or that none does.
 
     Also shown: what the advice is worth if acceptance is another, and the flags for vLLM, SGLang and TGI.
     """
     from outrider.cli.planning import Inputs, advise_on, print_advice, write_curve
 
-    inputs = Inputs.from_run(run, acceptance) if run is not None else Inputs(_given(acceptance, draft_cost, coverage, drafter))
+    inputs = (
+        Inputs.from_run(run, acceptance)
+        if run is not None
+        else Inputs(_given(acceptance, draft_cost, coverage, drafter))
+    )
     report = advise_on(inputs, cost=cost, context=context, batch=batch, longest=longest)
     if plot is not None:
         write_curve(plot, report)
@@ -72,5 +78,3 @@ def _given(acceptance: str | None, draft_cost: float, coverage: float, drafter: 
             f"--acceptance is {acceptance!r}; give numbers from 0 to 1, separated by commas."
         ) from error
     return (Candidate(drafter, rates, draft_cost, coverage),)
-
-

@@ -9,7 +9,7 @@ Source:
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from outrider.core.walks import Laws, Walk, proposed_law
 __all__ = ["judge_block"]
 
 _CERTAIN = int(Draw.DETERMINISTIC)
+Ended = Literal["bonus", "correction", "invalid"]
 
 
 class _Chain:
@@ -143,8 +144,8 @@ def _conclude(chains: list[_Chain], kept: IntArray, coins: Coins, steps: Steps) 
         at = _places([chains[i] for i in whole], [lengths[i] for i in whole])
         tokens |= zip(whole, coins.draw(rows_of(law, whole), at).tolist(), strict=True)
     for i, (chain, length) in enumerate(zip(chains, lengths, strict=True)):
-        ended = "correction" if length < len(chain.tokens) else "bonus"
-        chain.walk.result = VerifyResult(tuple(range(length)), tokens[i], "invalid" if broken[i] else ended)
+        ended: Ended = "invalid" if broken[i] else "correction" if length < len(chain.tokens) else "bonus"
+        chain.walk.result = VerifyResult(tuple(range(length)), tokens[i], ended)
 
 
 def _rows(chains: list[_Chain], lengths: list[int]) -> tuple[Any, Any, Any]:

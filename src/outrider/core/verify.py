@@ -3,7 +3,8 @@
 MATCH samples the target's token at each node that is visited and goes on while a child equals it. TOKEN accepts a child
 with probability p/q and otherwise goes on with what is left of p (recursive rejection in draw order). Both walk all
 live requests down at once and ask for one law a request and depth. BLOCK (`core.blocks`) and TRAVERSAL (`core.leaves`)
-begin at the leaves and ask for all laws of a request. TYPICAL keeps what the target finds likely enough: the only approximate rule.
+begin at the leaves and ask for all laws of a request. TYPICAL keeps what the target finds likely enough: the only
+approximate rule.
 
 This module does not know models, caches or generators: laws are pulled from `Laws`, chance is asked of `Coins`.
 Invariant: over all coins the emitted tokens have exactly the law that plain decoding has, for any tree under MATCH, and

@@ -107,7 +107,9 @@ def _words(agreement: Agreement, tokens: int) -> str:
     """What the test says."""
     found = f"{tokens:,} tokens lie {agreement.distance:.4f} from the target's law"
     if agreement.matches:
-        return f"They match: {found}, and chance alone gives as much in {100 * agreement.p_value:.0f} of 100 simulations."
+        return (
+            f"They match: {found}, and chance alone gives as much in {100 * agreement.p_value:.0f} of 100 simulations."
+        )
     return f"They do not match: {found}, which chance alone gives less than once in 1,000 simulations."
 
 

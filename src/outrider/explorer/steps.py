@@ -57,7 +57,8 @@ def _node(toy: Toy, seen: Watched, node: int) -> dict[str, Any]:
 
 def _drafted(node: dict[str, Any]) -> dict[str, Any]:
     after = "the last emitted token" if node["parent"] < 0 else f"draft token {node['parent'] + 1}"
-    text = f"The draft puts {node['letter']} after {after}. It gives it q = {node['q']:.3f}, the target p = {node['p']:.3f}."
+    laws = f"It gives it q = {node['q']:.3f}, the target p = {node['p']:.3f}."
+    text = f"The draft puts {node['letter']} after {after}. {laws}"
     return {"kind": "draft", "node": node["node"], "text": text, "law": None}
 
 
@@ -73,7 +74,9 @@ def _sampled(toy: Toy, seen: Watched, question: Question) -> str:  # noqa: ARG00
     below = [node for node in range(seen.proposal.num_nodes) if int(seen.proposal.parents[node]) == question.node]
     token = _letter(question.token)
     if any(int(seen.proposal.tokens[node]) == question.token for node in below):
-        return f"{after} the target itself draws {token}. The draft has it there, so it is accepted and the walk goes on."
+        return (
+            f"{after} the target itself draws {token}. The draft has it there, so it is accepted and the walk goes on."
+        )
     told = "no draft token stands there" if not below else "the draft has nothing like it there"
     return f"{after} the target itself draws {token}; {told}, so {token} is emitted and the round ends."
 

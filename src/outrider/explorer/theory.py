@@ -61,7 +61,9 @@ def _words(gamma: int, numbers: dict[str, Any]) -> str:
         chosen = "Without drafts a pass gives one token"
     else:
         faster = f"{speedup:.2f} times as fast" if speedup >= 1 else f"slower, only {speedup:.2f} times as fast"
-        chosen = f"Drafting {gamma} token{'s' if gamma > 1 else ''} a pass gives {tokens:.2f} tokens a pass and is {faster}"
+        chosen = (
+            f"Drafting {gamma} token{'s' if gamma > 1 else ''} a pass gives {tokens:.2f} tokens a pass and is {faster}"
+        )
     if numbers["best_length"] == 0:
         return f"{chosen}. The best is not to speculate here: no length pays."
     return f"{chosen}. The best length is {numbers['best_length']}, with a speed-up of {numbers['best_speedup']:.2f}."

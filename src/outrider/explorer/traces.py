@@ -31,9 +31,13 @@ def read_trace(text: bytes) -> list[Event]:
     except (ValueError, KeyError, TypeError) as error:
         raise InvalidRequestError("the file is no trace of the live view; choose one that this page saved.") from error
     if version != FORMAT:
-        raise InvalidRequestError(f"the trace has version {version!r}, this page reads version {FORMAT}; record it anew.")
+        raise InvalidRequestError(
+            f"the trace has version {version!r}, this page reads version {FORMAT}; record it anew."
+        )
     if not isinstance(events, list) or not all(map(_is_event, events)):
-        raise InvalidRequestError("the trace is damaged: some of its events lack what they should tell; record it anew.")
+        raise InvalidRequestError(
+            "the trace is damaged: some of its events lack what they should tell; record it anew."
+        )
     return events
 
 

@@ -25,7 +25,7 @@ export async function start() {
 
 export function update(section, values) {
   settings = values;
-  if (run) draw();
+  if (run) draw(false);
 }
 
 function fresh() {
@@ -120,7 +120,7 @@ function end(event) {
   if (event.error) tell(event.error);
 }
 
-function draw() {
+function draw(isNew = true) {
   show(named("live"), run.numbers);
   plot(document.querySelector("#live [data-plot]"), run.rows.slice());
   const legend = run.sources.map((name, number) => {
@@ -132,7 +132,7 @@ function draw() {
   named("legend").replaceChildren("Drafted by: ", ...(legend.length ? legend.flatMap((box) => [box, " "]) : ["nobody yet"]), " (plain: the target's own)");
   named("which").max = Math.max(1, run.rounds.length);
   named("save").disabled = !run.events.length || stopper !== null;
-  if (stopper) named("which").value = Math.max(1, run.rounds.length);
+  if (isNew) named("which").value = Math.max(1, run.rounds.length);
   drawTree(Number(named("which").value));
 }
 

@@ -21,7 +21,7 @@ export async function plot(figure, rows) {
   newest.set(figure, rows);
   table(figure, rows);
   if (!drawn.has(figure)) {
-    drawn.set(figure, draw(figure, name));
+    drawn.set(figure, draw(figure, name, rows));
   }
   const view = await drawn.get(figure);
   if (!view || newest.get(figure) !== rows) return;
@@ -32,13 +32,14 @@ export async function plot(figure, rows) {
   }
 }
 
-async function draw(figure, name) {
+async function draw(figure, name, rows) {
   const embed = await library();
   specifications ??= ask("api/charts").then((answer) => answer?.json());
   const specification = (await specifications)?.[name];
   if (!embed || !specification) return null;
-  const options = { actions: false, renderer: "svg", theme: isDark() ? "dark" : undefined, config: { background: "transparent" } };
-  return (await embed(place(figure), specification, options)).view;
+  const options = { actions: false, renderer: "svg", theme: isDark() ? "dark" : undefined, config: { background: "transparent", legend: { orient: "bottom" } } };
+  const filled = { ...specification, datasets: { [name]: structuredClone(rows) } };
+  return (await embed(place(figure), filled, options)).view;
 }
 
 export async function redraw() {
