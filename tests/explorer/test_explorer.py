@@ -89,7 +89,7 @@ def test_traversal_matches_and_knows_no_formula_for_trees(client):
     [(rule, fault.name) for rule in (Rule.MATCH, Rule.TOKEN, Rule.BLOCK, Rule.TRAVERSAL) for fault in faults_of(rule)],
 )
 def test_every_planted_fault_is_seen(rule, fault):
-    answer = exactness(make_toy(rule, 0.6, CHAIN, fault), 6000 if rule is not Rule.TRAVERSAL else 2500, 4)
+    answer = exactness(make_toy(rule, 0.6, CHAIN, fault), 6000 if rule is not Rule.TRAVERSAL else 1200, 4)
     assert not answer["numbers"]["matches"]
     assert "do not match" in answer["words"]
 
