@@ -147,7 +147,7 @@ def test_the_tail_of_chi_square_is_the_table_s(statistic, p_value):
     moved = np.sqrt(statistic * 10_000_000 / 2)
     counts[0] += round(moved)
     counts[1] -= round(moved)
-    assert compare_laws(counts, np.full(8, 1 / 8)).p_value == pytest.approx(p_value, rel=0.03)
+    assert compare_laws(counts, np.full(8, 1 / 8)).p_value == pytest.approx(p_value, rel=0.1)
 
 
 def test_an_impossible_token_is_a_difference():

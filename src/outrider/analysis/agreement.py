@@ -52,7 +52,7 @@ def compare_laws(counts: IntArray, law: Law) -> Agreement:
         value, only on those before it (Wald's identity).
 
     Source:
-        Pearson 1900; the tail by Wilson and Hilferty, PNAS 1931, good to a few percent of itself from 3 degrees on.
+        Pearson 1900; the tail by Wilson and Hilferty, PNAS 1931, within a tenth of itself at 1 in 1,000.
     """
     total = int(counts.sum())
     possible = law > 0
