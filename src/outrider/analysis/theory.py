@@ -56,9 +56,12 @@ def coupled_acceptance(p: Law, q: Law) -> float:
     Source:
         Daliri et al., 2024, arXiv 2408.07978.
     """
-    both = np.flatnonzero((p > 0) & (q > 0))
-    rates = np.maximum(p[None, :] / p[both, None], q[None, :] / q[both, None])  # [x, y]
-    return float((1.0 / rates.sum(axis=1)).sum())
+    both = (p > 0) & (q > 0)
+    order = np.argsort(q[both] / p[both], kind="stable")  # [x] the target likes the first ones more than the draft does
+    p_x, q_x = p[both][order], q[both][order]
+    above = (p.sum() - p_x.sum()) + np.concatenate([[0.0], np.cumsum(p_x)[:-1]])  # p_y/p_x is the larger
+    below = (q.sum() - q_x.sum()) + np.cumsum(q_x[::-1])[::-1]  # q_y/q_x is
+    return float((1.0 / (above / p_x + below / q_x)).sum())
 
 
 def block_survival(p: Law, q: Law, gamma: int) -> Law:

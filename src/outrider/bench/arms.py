@@ -7,7 +7,7 @@ same, and each arm's drafter and policy exist.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from outrider.drafters.registry import check_drafter
+from outrider.drafters.registry import check_drafter, split_drafters
 from outrider.errors import InvalidRequestError
 from outrider.policies.registry import build_policy
 
@@ -25,27 +25,27 @@ class Arm:
 
     Attributes:
         name: what reports call it.
-        drafter: such as `ngram:max=4`.
+        drafters: such as `ngram:max=4`; several work together.
         length: draft tokens a step; None leaves it to the policy.
         policy: such as `heuristic`.
     """
 
     name: str
-    drafter: str
+    drafters: tuple[str, ...]
     length: int | None
     policy: str
 
     @property
     def predicts(self) -> bool:
-        """Whether the drafter follows a prediction."""
-        return check_drafter(self.drafter)[0].name == "prediction"
+        """Whether one of the drafters follows a prediction."""
+        return any(check_drafter(text)[0].name == "prediction" for text in self.drafters)
 
 
 def plan_arms(drafters: Sequence[str], lengths: Sequence[int], policy: str | None) -> list[Arm]:
     """Every drafter with every length.
 
     Args:
-        drafters: as written.
+        drafters: as written; those joined by + work together.
         lengths: draft tokens a step; empty leaves it to the policy.
         policy: as written; None takes `fixed` with the length, or `heuristic` without one. With a policy, a length is
             the most that it may choose.
@@ -54,7 +54,8 @@ def plan_arms(drafters: Sequence[str], lengths: Sequence[int], policy: str | Non
         InvalidRequestError: a drafter or policy does not exist, or two arms are the same.
     """
     for text in drafters:
-        check_drafter(text)
+        for part in split_drafters(text):
+            check_drafter(part)
     if policy is not None:
         build_policy(policy)
     arms = [_arm(text, length, policy) for text in drafters for length in lengths or (None,)]
@@ -68,4 +69,4 @@ def plan_arms(drafters: Sequence[str], lengths: Sequence[int], policy: str | Non
 def _arm(drafter: str, length: int | None, policy: str | None) -> Arm:
     name = drafter if length is None else f"{drafter} length {length}"
     chosen = policy or (_POLICY if length is None else f"fixed:length={length}")
-    return Arm(name, drafter, length, chosen)
+    return Arm(name, split_drafters(drafter), length, chosen)

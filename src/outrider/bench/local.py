@@ -63,7 +63,7 @@ class Local:
         self._predicting = {arm.name for arm in arms if arm.predicts}
         for arm in arms:
             self.engines[arm.name] = build_engine(
-                loaded, drafters=(arm.drafter,), policy=arm.policy, config=config, progress=False
+                loaded, drafters=arm.drafters, policy=arm.policy, config=config, progress=False
             )
             self.asked[arm.name] = Speculation(rule=rule, length=arm.length)
 

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from outrider.cli import bench, explore, generate, models, plan, profile, replay, simulate
+from outrider.cli import bench, certify, explore, generate, models, plan, profile, replay, simulate
 from outrider.cli.reporting import ReportingGroup
 
 __all__ = ["app"]
@@ -20,6 +20,7 @@ app = typer.Typer(
 )
 app.command("generate")(generate.command)
 app.command("profile")(profile.command)
+app.command("certify")(certify.command)
 app.add_typer(bench.app, name="bench")
 app.add_typer(replay.app, name="replay")
 app.command("simulate")(simulate.command)

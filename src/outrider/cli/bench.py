@@ -41,7 +41,12 @@ def command(
     ] = None,
     drafter: Annotated[
         list[str] | None,
-        typer.Option("--drafter", "-d", metavar="<text>", help="As in generate; each is measured on its own."),
+        typer.Option(
+            "--drafter",
+            "-d",
+            metavar="<text>",
+            help="As in generate; each is measured on its own, those joined by + together.",
+        ),
     ] = None,
     length: Annotated[
         str | None, typer.Option(metavar="<numbers>", help="Draft tokens a step, as in 4,8; each is measured.")

@@ -2,7 +2,7 @@
 
 import hashlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -67,7 +67,7 @@ def show_stored(path: Path, *, html: bool, as_json: bool) -> None:
 def _measure_model(job: BenchJob, opened: Callable[[Journal], None]) -> None:
     items = job.items()
     for arm in job.arms():
-        for name in _models_of(arm.drafter):
+        for name in _models_of(arm.drafters):
             pull_model(name, progress=sys.stderr.isatty())
     loaded = load(
         job.model or "smollm2",
@@ -165,7 +165,7 @@ def _model_settings(job: BenchJob, loaded: LoadedModel) -> dict[str, Any]:
     """What changes the measurement of a model; the machine is part of it."""
     import torch
 
-    drafts = {name: file_hashes(pull_model(name)) for arm in job.arms() for name in _models_of(arm.drafter)}
+    drafts = {name: file_hashes(pull_model(name)) for arm in job.arms() for name in _models_of(arm.drafters)}
     packages = versions()
     return {
         "model": loaded.name,
@@ -218,11 +218,10 @@ def _sampling(job: BenchJob, loaded: LoadedModel) -> list[SamplingParams]:
     return [default_params(loaded.defaults, temperature=value, **given) for value in job.temperatures()]
 
 
-def _models_of(drafter: str) -> list[str]:
+def _models_of(drafters: Sequence[str]) -> list[str]:
     from outrider.drafters.registry import check_drafter
 
-    options = check_drafter(drafter)[1]
-    return [options["model"]] if options.get("model") else []
+    return [model for text in drafters if (model := check_drafter(text)[1].get("model"))]
 
 
 def _sha256(path: Path) -> str:

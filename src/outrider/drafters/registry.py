@@ -5,6 +5,7 @@ own module is imported when it is built. Invariant: every option that is listed 
 not listed is refused (options that were accepted and dropped are a known trap: ml-explore/mlx-lm#1297).
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from outrider.errors import InvalidRequestError
 if TYPE_CHECKING:
     from outrider.drafters.pairing import Loaded
 
-__all__ = ["DrafterEntry", "build_drafter", "check_drafter", "list_drafters"]
+__all__ = ["DrafterEntry", "build_drafter", "check_drafter", "list_drafters", "split_drafters"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +171,15 @@ _ENTRIES = {
 def list_drafters() -> tuple[DrafterEntry, ...]:
     """All drafters, by name."""
     return tuple(_ENTRIES[name] for name in sorted(_ENTRIES))
+
+
+def split_drafters(text: str) -> tuple[str, ...]:
+    """Drafters that work together, written with a + before each further name: "prediction+ngram:max=4".
+
+    A + elsewhere, as in the path of a model, stays where it is.
+    """
+    names = "|".join(entry.name for entry in list_drafters())
+    return tuple(part.strip() for part in re.split(rf"\+(?=\s*(?:{names})\s*(?:[:+]|$))", text))
 
 
 def check_drafter(text: str) -> tuple[DrafterEntry, dict[str, Any]]:

@@ -6,6 +6,7 @@ tokens and its budget only, so that runs can be repeated.
 """
 
 import hashlib
+import random
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -28,6 +29,7 @@ __all__ = [
     "tree",
     "wrong_at",
     "wrong_half",
+    "wrong_half_trees",
 ]
 
 Script = Callable[[str, Sequence[int], int], Proposal]
@@ -169,7 +171,8 @@ def tree(texts: Texts, parents: Sequence[int], right: Sequence[int], vocab_size:
         for node in nodes:
             other = 1 + siblings[int(shape[node])].index(node)
             ids.append((ahead[levels[node] - 1] + (0 if node in carriers else other)) % vocab_size)
-        return _tree(ids, shape[nodes])
+        number = {-1: -1} | {node: i for i, node in enumerate(nodes)}
+        return _tree(ids, np.asarray([number[int(shape[node])] for node in nodes], dtype=np.int64))
 
     return script
 
@@ -184,6 +187,26 @@ def deep_tree(texts: Texts, width: int, child: int, vocab_size: int) -> Script:
             -1 if level == 0 else (level - 1) * width + number for level in range(num_levels) for _ in range(width)
         ]
         right = [level * width + number for level in range(num_levels)]
+        return tree(texts, parents, right, vocab_size)(request_id, tokens, budget)
+
+    return script
+
+
+def wrong_half_trees(texts: Texts, vocab_size: int, seed: int = 0) -> Script:
+    """Trees of random shapes: half of them have the right tokens down to a leaf, the others up to some node above it.
+
+    Shape, right path and the place of the first wrong token depend on the seed, the request and the position alone.
+    """
+
+    def script(request_id: str, tokens: Sequence[int], budget: int) -> Proposal:
+        chance = random.Random(f"{seed}/{request_id}/{len(tokens)}")
+        parents = [chance.choice((node - 1, chance.randrange(-1, node))) for node in range(budget)]
+        below, right, node = children(np.asarray(parents, dtype=np.int64)), [], -1
+        while below[node]:
+            node = chance.choice(below[node])
+            right.append(node)
+        if chance.random() < 0.5:
+            right = right[: chance.randrange(len(right))] if right else right
         return tree(texts, parents, right, vocab_size)(request_id, tokens, budget)
 
     return script

@@ -9,10 +9,12 @@ uncommitted is ever cached, observed or counted.
 import itertools
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from outrider.core.coins import BatchCoins, Coins, fresh_seed
 from outrider.core.params import SamplingParams, Speculation
 from outrider.core.process import MaskState
+from outrider.core.steps import STEPS, Steps
 from outrider.core.types import Kept, Proposal, TokenEvent
 from outrider.core.verify import verify
 from outrider.drafters.base import Drafter
@@ -30,6 +32,7 @@ from outrider.engine.judged import Judged, observe_rows
 from outrider.engine.outbox import Outbox, TextEvent
 from outrider.engine.request import Request
 from outrider.engine.scheduler import Item, Scheduler
+from outrider.engine.shadow import Shadow
 from outrider.engine.stats import SpecStats
 from outrider.engine.text import TextAssembler
 from outrider.engine.views import draft_context, request_view
@@ -54,7 +57,13 @@ class Engine:
         end_ids: the model's own end-of-text tokens.
         params: how tokens are drawn where a request does not say; greedy by default.
         config: limits.
+
+    Attributes:
+        steps: the steps that rules and trimming are made of; an audit plants a fault here, nobody else changes them.
+        shadow: second runs of finished requests, see `run_shadow`.
     """
+
+    steps: Steps = STEPS
 
     def __init__(
         self,
@@ -79,6 +88,7 @@ class Engine:
         self.cache = target.make_cache(self.config.cache_tokens)
         self.scheduler = Scheduler(self.cache, self.config)
         self.stats = SpecStats()
+        self.shadow = Shadow(self.config.shadow, self.config.shadow_waiting, self._without_speculation)
         self.step_seconds = 0.0
         self._requests: dict[str, Request] = {}
         self._followed: set[str] = set()
@@ -139,9 +149,13 @@ class Engine:
         ]
         for request in requests:
             request.siblings = requests
-            self._requests[request.request_id] = request
-            self.scheduler.add(request)
+            self.enqueue(request)
         return requests
+
+    def enqueue(self, request: Request) -> None:
+        """Queue a request that stands already: a choice of a prompt, or the second run of one."""
+        self._requests[request.request_id] = request
+        self.scheduler.add(request)
 
     def abort(self, request: Request) -> None:
         """End a request now, wherever it is; its slot and all drafter state are free at once."""
@@ -189,6 +203,7 @@ class Engine:
             proposals,
             coins,
             [len(item.request.tokens) for item in judged],
+            self.steps,
         )
 
         events: list[TokenEvent] = []
@@ -235,7 +250,7 @@ class Engine:
     def _trim(self, proposals: list[Proposal], views: Sequence[RequestView]) -> list[Proposal]:
         shapes = [Shape(proposal.parents, proposal.confidence, proposal.draw) for proposal in proposals]
         admitted = self.policy.admit(shapes, views)
-        return list(map(trim, proposals, admitted, views))
+        return [trim(*parts, self.steps) for parts in zip(proposals, admitted, views, strict=True)]
 
     def _conclude(
         self, judged: Judged, segment: Segment, outputs: ForwardOutputs, laws: BatchLaws, num_rows: int
@@ -265,6 +280,7 @@ class Engine:
         provenance, logprobs = judged.provenance(kept), judged.logprobs(kept, laws)
         if kept.finish_reason is not None:
             self._forget(request)
+            self.shadow.consider(request)
         event = TokenEvent(request.request_id, kept.tokens, provenance, logprobs, kept.finish_reason)
         return self._deliver(request, event)
 
@@ -301,6 +317,22 @@ class Engine:
             self._followed.remove(request.request_id)
             self.drafters.end(request.request_id)
         self.policy.forget(request.request_id)
+
+    # -- second runs ---------------------------------------------------------------------------------------------------
+
+    def run_shadow(self) -> bool:
+        """Do one pass of the second run of a finished request (`EngineConfig.shadow`), if no request is unfinished.
+
+        Whoever drives the engine calls it while there is nothing else to do; `shadow.stats` has the counts.
+
+        Returns:
+            Whether there is more to do.
+        """
+        return not self.num_unfinished and self.shadow.step()
+
+    def _without_speculation(self) -> "Engine":
+        config = replace(self.config, max_running=1, shadow=0.0)
+        return Engine(self.target, tokenizer=self.tokenizer, end_ids=self.end_ids, config=config)
 
     # -- text ----------------------------------------------------------------------------------------------------------
 

@@ -126,7 +126,7 @@ def top_tokens(rows: "torch.Tensor", count: int) -> "torch.Tensor":
 
     Args:
         rows: [n, V] logits.
-        count: at most V.
+        count: how many; all of them where V is less.
 
     Note:
         They lie in the `count` blocks with the largest maxima, so only those are sorted: of 9 rows of 151,936 numbers
@@ -135,6 +135,7 @@ def top_tokens(rows: "torch.Tensor", count: int) -> "torch.Tensor":
     import torch
 
     width = rows.shape[1]
+    count = min(count, width)
     whole = width // _BLOCK * _BLOCK
     if whole < 4 * count * _BLOCK:
         return rows.topk(count).indices

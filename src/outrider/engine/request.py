@@ -65,6 +65,8 @@ class Request:
         self.num_prompt = len(self.tokens)
         self.prediction = None if prediction is None else list(prediction)
         self.seed = seed
+        self.choice = choice
+        self.mask = mask
         self._noise_seed = choice_seed(seed, choice)
         self.end_ids = end_ids
         self.text = text

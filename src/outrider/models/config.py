@@ -99,6 +99,9 @@ class TensorSource(Protocol):
     def names(self) -> frozenset[str]:
         """Names of all tensors, as in the Hugging Face checkpoint of the family."""
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Shape of a tensor, rows first."""
+
     def tensor(self, name: str) -> "torch.Tensor":
         """One tensor, dequantised, in its own floating type (float32 from quantised files)."""
 

@@ -17,6 +17,8 @@ from typing import Any, Protocol
 import torch
 import torch.nn.functional as F  # noqa: N812  (the usual name)
 
+from outrider.models.native.library import library
+
 __all__ = [
     "MIN_ROWS",
     "ROW_GROUP",
@@ -142,11 +144,15 @@ def can_pack(dtype: torch.dtype) -> bool:
 def default_dtype(device: torch.device | str) -> torch.dtype:
     """The fastest dtype on a device that keeps a model's quality.
 
-    bfloat16 on GPUs and CPUs that multiply it natively; float32 elsewhere, as emulation is slower and no more exact.
+    bfloat16 on GPUs and CPUs that multiply it natively or have the native layer for AVX-512, which reads half the
+    bytes; float32 elsewhere, as emulation is slower and no more exact.
     """
     if torch.device(device).type == "cuda":
         native = torch.cuda.is_bf16_supported(including_emulation=False)
         return torch.bfloat16 if native else torch.float32
+    native = library()
+    if native is not None and native.variant != "avx2":
+        return torch.bfloat16
     bfloat16_instructions = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
     return torch.bfloat16 if bfloat16_instructions and can_pack(torch.bfloat16) else torch.float32
 

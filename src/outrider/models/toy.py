@@ -33,6 +33,10 @@ class MemorySource:
         """Names of all tensors."""
         return frozenset(self._tensors)
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Shape of a tensor."""
+        return tuple(self._tensors[name].shape)
+
     def tensor(self, name: str) -> torch.Tensor:
         """One tensor."""
         return self._tensors[name]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from outrider.core.types import IntArray, Outcome, Plan
 from outrider.drafters.base import Drafter
-from outrider.drafters.registry import build_drafter, check_drafter
+from outrider.drafters.registry import build_drafter, check_drafter, split_drafters
 from outrider.errors import InvalidRequestError, UnsupportedError
 from outrider.policies.base import Policy, RequestView, Shape
 from outrider.policies.registry import build_policy
@@ -115,7 +115,7 @@ def make_setups(
         InvalidRequestError: a drafter or policy does not exist, or an option of it.
         UnsupportedError: a drafter needs a model.
     """
-    sets = [tuple(part.strip() for part in text.split("+")) for text in drafters]
+    sets = [split_drafters(text) for text in drafters]
     for parts in sets:
         for part in parts:
             entry, _ = check_drafter(part)

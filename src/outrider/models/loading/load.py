@@ -104,7 +104,7 @@ def load_model(
     checkpoint = open_checkpoint(name, implementation=implementation, progress=progress)
     tokenizer = checkpoint.load_tokenizer()  # before the weights: what is refused is refused at once
     place = _device(device)
-    target = checkpoint.load_target(_dtype(dtype, place), place, stored_blocks=dtype == "auto")
+    target = checkpoint.load_target(_dtype(dtype, place), place, stored_blocks=dtype == "auto" and _keeps_blocks())
     return LoadedModel(
         name=str(name),
         path=checkpoint.path,
@@ -220,6 +220,14 @@ def _device(device: "str | torch.device") -> "torch.device":
             f"device is {str(device)!r}, but this machine has {has}; give auto or cpu."
         ) from error
     return place
+
+
+def _keeps_blocks() -> bool:
+    """Whether multiplying the blocks of a GGUF file is the fastest way here; without a matrix unit it is not."""
+    from outrider.models.native.library import library
+
+    native = library()
+    return native is not None and native.variant == "amx"
 
 
 def check_dtype(dtype: "str | torch.dtype") -> None:

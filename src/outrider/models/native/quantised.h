@@ -190,6 +190,21 @@ static inline void multiply_blocks(const uint16_t* rows, int64_t stride, int64_t
   if (count > 3) _tile_stored(3, part[3], 64);
 }
 
+// Adds the blocks' products to the totals, scaled, block after block.
+template <int64_t kKind, int kCount>
+static inline void add_blocks(const Ready& ready, const float (*part)[kAhead][16][16], const float* sums, int64_t num_sums,
+                              int num_rows, float (*total)[16]) {
+  for (int row = 0; row < num_rows; row++) {
+    Floats sum = load(total[row]);
+#pragma GCC unroll 4
+    for (int index = 0; index < kCount; index++) {
+      sum += ready.scale[index] * load(part[row / 16][index][row % 16]);
+      if constexpr (has_minimum<kKind>()) sum += ready.minimum[index] * sums[row * num_sums + index];
+    }
+    store(total[row], sum);
+  }
+}
+
 // One tile for 1 to 32 rows; `result` has a stride of a panel. Rows up to the next 16 are read, and ignored.
 template <int64_t kKind>
 static void multiply_tile(TileShapes& shapes, const uint16_t* rows, int64_t stride, int num_rows, const float* sums,
@@ -210,13 +225,11 @@ static void multiply_tile(TileShapes& shapes, const uint16_t* rows, int64_t stri
     for (int half = 0; half * 16 < num_rows; half++)
       multiply_blocks<size>(rows + half * 16 * stride, stride, block, count, now, part[half]);
     if (block + kAhead < num_blocks) make_ready<kKind>(tile, block + kAhead, count_at(block + kAhead), ready[turn ^ 1]);
-    for (int row = 0; row < num_rows; row++) {
-      Floats sum = load(total[row]);
-      for (int index = 0; index < count; index++) {
-        sum += now.scale[index] * load(part[row / 16][index][row % 16]);
-        if constexpr (has_minimum<kKind>()) sum += now.minimum[index] * sums[row * num_sums + block + index];
-      }
-      store(total[row], sum);
+    switch (count) {
+      case 1: add_blocks<kKind, 1>(now, part, sums + block, num_sums, num_rows, total); break;
+      case 2: add_blocks<kKind, 2>(now, part, sums + block, num_sums, num_rows, total); break;
+      case 3: add_blocks<kKind, 3>(now, part, sums + block, num_sums, num_rows, total); break;
+      default: add_blocks<kKind, 4>(now, part, sums + block, num_sums, num_rows, total);
     }
   }
   for (int row = 0; row < num_rows; row++) store(result + row * kPanel, load(total[row]));

@@ -15,11 +15,10 @@ from outrider.models.native.arena import Arena
 from outrider.models.native.library import Layer, Library, Matrix
 from outrider.models.rope import interleave
 
-__all__ = ["HEAD_BLOCK", "MatrixPacker", "PackedLayer", "PackedMatrix", "pack_rows"]
-
-HEAD_BLOCK = 16384  # rows of the head that are fetched and packed at once
+__all__ = ["MatrixPacker", "PackedLayer", "PackedMatrix", "pack_rows"]
 
 _STEP, _PANEL = 32, 32  # inputs of a step and outputs of a panel, as in product.h
+_BLOCK_NUMBERS = 1 << 21  # numbers of a matrix that are fetched and packed at once: 8 MiB of float32
 
 
 def pack_rows(weight: torch.Tensor) -> torch.Tensor:
@@ -85,12 +84,7 @@ class MatrixPacker:
         stored = self._stored(name)
         if stored is not None:
             return self._from_blocks(stored, None)
-        num_out, num_in = self._config.vocab_size, self._config.hidden_size
-        packed = self._room(num_out, num_in)
-        for first in range(0, num_out, HEAD_BLOCK):  # a block at a time: the head never exists in one more piece
-            block = pack_rows(self._source.rows(name, torch.arange(first, min(first + HEAD_BLOCK, num_out))))
-            packed[first // _PANEL : first // _PANEL + block.shape[0]] = block
-        return _matrix(packed, num_out, num_in, 0, None)
+        return self._expanded(name, torch.arange(self._config.vocab_size), None)
 
     def layer(self, index: int) -> PackedLayer:
         """Layer `index`, from 0."""
@@ -135,14 +129,19 @@ class MatrixPacker:
         stored = self._stored(f"{name}.weight")
         if stored is not None:
             return self._from_blocks(stored._replace(data=order(stored.data)), bias)
-        weight = order(self._source.tensor(f"{name}.weight"))
-        packed = self._room(*weight.shape).copy_(pack_rows(weight))
-        return _matrix(packed, weight.shape[0], weight.shape[1], 0, bias)
+        num_out = self._source.shape(f"{name}.weight")[0]
+        return self._expanded(f"{name}.weight", order(torch.arange(num_out)), bias)
 
-    def _room(self, num_out: int, num_in: int) -> torch.Tensor:
-        """Room for a packed bfloat16 matrix."""
+    def _expanded(self, name: str, ids: torch.Tensor, bias: torch.Tensor | None) -> PackedMatrix:
+        """Rows of a matrix as bfloat16, fetched and packed a block at a time: no matrix exists in one more piece."""
+        num_out, num_in = self._source.shape(name)
         shape = (-(-num_out // _PANEL), -(-num_in // _STEP), 2, 16, 16, 2)
-        return self._arena.take(2 * math.prod(shape)).view(torch.bfloat16).view(shape)
+        packed = self._arena.take(2 * math.prod(shape)).view(torch.bfloat16).view(shape)
+        step = max(_PANEL, _BLOCK_NUMBERS // num_in // _PANEL * _PANEL)
+        for first in range(0, num_out, step):
+            block = pack_rows(self._source.rows(name, ids[first : first + step]))
+            packed[first // _PANEL : first // _PANEL + block.shape[0]] = block
+        return _matrix(packed, num_out, num_in, 0, bias)
 
     def _pairs(self, rows: torch.Tensor) -> torch.Tensor:
         return interleave(rows, self._config.head_dim)
