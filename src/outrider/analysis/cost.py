@@ -53,6 +53,23 @@ class CostCurve:
                     )
         return cls(contexts, widths, [[points[context, width] for width in widths] for context in contexts])
 
+    @classmethod
+    def roofline(cls, ridge: int) -> "CostCurve":
+        """A machine in one number: a pass costs 1 up to `ridge` rows, where memory is the limit, and n / ridge beyond.
+
+        Args:
+            ridge: rows up to which a pass costs the same, 1 or more.
+
+        Raises:
+            InvalidRequestError: the ridge is below 1.
+
+        Source:
+            Williams, Waterman, Patterson, CACM 2009 (the roofline model).
+        """
+        if ridge < 1:
+            raise InvalidRequestError(f"ridge is {ridge!r}; give the rows that a pass verifies for free, 1 or more.")
+        return cls([0], [1, ridge, 2 * ridge] if ridge > 1 else [1, 2], [[1.0, 1.0, 2.0] if ridge > 1 else [1.0, 2.0]])
+
     def seconds(self, width: int, context: int) -> float:
         """Seconds of a pass.
 

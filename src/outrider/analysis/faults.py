@@ -127,20 +127,26 @@ def _sample_per_path(coins: Coins, law: Any, at: At, below: Sequence[Sequence[in
     return tokens
 
 
-def _uncapped(previous: float, ratio: float) -> float:
+def _uncapped(previous: Any, ratio: Any) -> Any:
     return previous * ratio
 
 
-def _chance_of_the_weight(weight: float, target: Any, draft: Any) -> float:  # noqa: ARG001 - the step's arguments
+def _chance_of_the_weight(weight: Any, target: Any, draft: Any) -> Any:  # noqa: ARG001 - the step's arguments
     return weight
 
 
-def _token_residual(weight: float, target: Any, draft: Any) -> Any:  # noqa: ARG001 - the step's arguments
+def _token_residual(weight: Any, target: Any, draft: Any) -> Any:  # noqa: ARG001 - the step's arguments
     return residual(target, draft)
 
 
-def _stops_at_first_failure(accept: Callable[[int], bool], count: int) -> int:
-    return next((length - 1 for length in range(1, count + 1) if not accept(length)), count)
+def _stops_at_first_failure(accept: Callable[[IntArray, int], Any], counts: IntArray) -> IntArray:
+    kept, going = np.zeros(len(counts), dtype=np.int64), np.full(len(counts), True)
+    for length in range(1, int(counts.max(initial=0)) + 1):
+        asked = np.flatnonzero(going & (counts >= length))
+        if len(asked):
+            going[asked] = accept(asked, length)
+            kept[going & (counts >= length)] = length
+    return kept
 
 
 # -- drafters ----------------------------------------------------------------------------------------------------------

@@ -9,13 +9,19 @@ Invariant: every formula holds at its ends (alpha 0 and 1, gamma 0).
 import numpy as np
 from numpy.typing import NDArray
 
+from outrider.core.steps import residual
+
 __all__ = [
+    "Law",
     "acceptance",
     "accepted_length_law",
+    "block_survival",
     "block_tokens",
     "coupled_acceptance",
+    "emitted_law",
     "expected_tokens",
     "greedy_draft_acceptance",
+    "leftover",
     "optimal_acceptance",
     "speedup",
 ]
@@ -58,6 +64,33 @@ def coupled_acceptance(p: Law, q: Law) -> float:
     return float((1.0 / (above / p_x + below / q_x)).sum())
 
 
+def block_survival(p: Law, q: Law, gamma: int) -> Law:
+    """[gamma] probability that at least 1, 2, ... gamma tokens are accepted by the rule BLOCK.
+
+    Args:
+        p: [V] target's law, the same at each position.
+        q: [V] draft's law, from which all tokens of the chain are drawn.
+        gamma: draft tokens a pass.
+
+    Note:
+        At least i tokens are accepted with probability E[w_i], w_i = min(1, w_(i-1) p(x_i) / q(x_i)).
+
+    Source:
+        Sun et al., ICLR 2025, arXiv 2403.10444, theorem 2.
+    """
+    drawn = q > 0
+    weights: Law = np.ones(1)
+    chances: Law = np.ones(1)
+    survival: list[float] = []
+    for _ in range(gamma):
+        weights = np.minimum(1.0, weights[:, None] * (p[drawn] / q[drawn])).ravel()
+        chances = (chances[:, None] * q[drawn]).ravel()
+        weights, places = np.unique(weights, return_inverse=True)  # equal weights are one, so that few are left
+        chances = np.asarray(np.bincount(places, chances), dtype=np.float64)
+        survival.append(float(weights @ chances))
+    return np.asarray(survival, dtype=np.float64)
+
+
 def block_tokens(p: Law, q: Law, gamma: int) -> float:
     """Tau of the rule BLOCK for a chain of i.i.d. tokens, both laws the same at each position.
 
@@ -67,23 +100,41 @@ def block_tokens(p: Law, q: Law, gamma: int) -> float:
         gamma: draft tokens a pass.
 
     Note:
-        At least i tokens are accepted with probability E[w_i], w_i = min(1, w_(i-1) p(x_i) / q(x_i)); never less than
-        1 + acceptance + ... + acceptance**gamma, what the token rule gives.
+        Never less than 1 + acceptance + ... + acceptance**gamma, what the token rule gives.
 
     Source:
         Sun et al., ICLR 2025, arXiv 2403.10444, theorem 2.
     """
-    drawn = q > 0
-    weights: Law = np.ones(1)
-    chances: Law = np.ones(1)
-    tau = 1.0
-    for _ in range(gamma):
-        weights = np.minimum(1.0, weights[:, None] * (p[drawn] / q[drawn])).ravel()
-        chances = (chances[:, None] * q[drawn]).ravel()
-        weights, places = np.unique(weights, return_inverse=True)  # equal weights are one, so that few are left
-        chances = np.asarray(np.bincount(places, chances), dtype=np.float64)
-        tau += float(weights @ chances)
-    return tau
+    return 1.0 + float(block_survival(p, q, gamma).sum())
+
+
+def leftover(p: Law, q: Law) -> Law:
+    """[V] the law from which the token after a rejection is drawn: (p - q)+ normalised; the shipped step itself.
+
+    Args:
+        p: [V] target's law.
+        q: [V] draft's law.
+
+    Source:
+        Leviathan et al., 2022, arXiv 2211.17192, algorithm 1.
+    """
+    rest: Law = residual(p[None, :], q[None, :])[0]
+    return rest
+
+
+def emitted_law(p: Law, q: Law) -> Law:
+    """[V] the law of one emitted token by the token rule: min(p, q) + (1 - alpha) (p - q)+ normalised, which is p.
+
+    Args:
+        p: [V] target's law.
+        q: [V] draft's law.
+
+    Source:
+        Leviathan et al., 2022, arXiv 2211.17192, appendix A.1.
+    """
+    kept = np.minimum(p, q)
+    law: Law = kept + (p.sum() - kept.sum()) * leftover(p, q)
+    return law
 
 
 def greedy_draft_acceptance(p: Law, q: Law, k: int) -> float:

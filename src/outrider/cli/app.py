@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from outrider.cli import bench, certify, chat, generate, models, profile, replay, serve
+from outrider.cli import bench, certify, chat, explore, generate, models, plan, profile, replay, serve, simulate
 from outrider.cli.reporting import ReportingGroup
 
 __all__ = ["app"]
@@ -25,6 +25,9 @@ app.command("profile")(profile.command)
 app.command("certify")(certify.command)
 app.add_typer(bench.app, name="bench")
 app.add_typer(replay.app, name="replay")
+app.command("simulate")(simulate.command)
+app.command("plan")(plan.command)
+app.command("explore")(explore.command)
 app.add_typer(models.app, name="models")
 
 

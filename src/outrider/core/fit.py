@@ -58,7 +58,8 @@ def check_fit(rule: Rule, proposal: Proposal) -> None:
         why = ": their noise is not independent of the target's" if Draw.SHARED_NOISE in unfit else ""
         raise ValueError(f"the rule {rule.name} cannot judge {names} nodes{why}")
     for siblings in children(proposal.parents):
-        sibling_order([Draw(int(proposal.draw[node])) for node in siblings])
+        if len(siblings) > 1:
+            sibling_order([Draw(int(proposal.draw[node])) for node in siblings])
     is_sampled = bool((proposal.draw != Draw.DETERMINISTIC).any())
     num_laws = len(probs_rows(proposal.parents))
     if is_sampled and (proposal.probs is None or proposal.probs.shape[0] != num_laws):

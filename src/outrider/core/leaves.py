@@ -1,13 +1,12 @@
-"""The rules that begin at the leaves: BLOCK for chains and TRAVERSAL, its form for trees.
+"""The rule TRAVERSAL: the form for trees of BLOCK (`core.blocks`), which also begins at the leaves.
 
-Both give each node a weight, the probability with which the path down to it may be kept, and ask the deepest node
-first; a node that fails leaves its parent with a smaller weight and with what is left of its law. They keep more tokens
-than a walk from the root, which stops at the first failure. This module takes one request at a time and pulls its laws
-node by node. Invariant: a node is asked at most once, and weights lie in [0, 1].
+Each node has a weight, the probability with which the path down to it may be kept, and the deepest node is asked first;
+a node that fails leaves its parent with a smaller weight and with what is left of its law. More tokens are kept than by
+a walk from the root, which stops at the first failure. This module takes one request at a time and pulls its laws node
+by node. Invariant: a node is asked at most once, and weights lie in [0, 1].
 
 Source:
-    Sun et al., ICLR 2025, arXiv 2403.10444, algorithm 2 (block verification); Weng et al., NeurIPS 2025, arXiv
-    2505.12398 (traversal verification).
+    Weng et al., NeurIPS 2025, arXiv 2505.12398 (traversal verification).
 """
 
 from typing import Any
@@ -23,11 +22,11 @@ from outrider.core.tree import ROOT
 from outrider.core.types import VerifyResult
 from outrider.core.walks import Laws, Walk, draft_law, proposed_law
 
-__all__ = ["judge_block", "judge_traversal"]
+__all__ = ["judge_traversal"]
 
 
 class _Judge:
-    """What both rules ask about one request."""
+    """What the rule asks about one request."""
 
     def __init__(self, walk: Walk, laws: Laws, coins: Coins, steps: Steps) -> None:
         check_fit(walk.rule, walk.proposal)
@@ -77,50 +76,6 @@ def is_broken(law: Any) -> bool:
     return bool(law[0, 0] != law[0, 0])
 
 
-def judge_block(walk: Walk, laws: Laws, coins: Coins, steps: Steps) -> VerifyResult:
-    """Judge one chain by the rule BLOCK.
-
-    Args:
-        walk: the request at its root.
-        laws: the target's laws.
-        coins: answers the questions.
-        steps: the rule's steps.
-
-    Raises:
-        ValueError: the proposal is no chain, or its draws do not fit.
-
-    Note:
-        Coins are asked from the last node to the first and the first success counts. Where no law exists behind a node
-        the chain ends with it, as if nothing had been drafted after it.
-    """
-    judge = _Judge(walk, laws, coins, steps)
-    target, draft, weights = [judge.law(ROOT)], [], [1.0]
-    for node in range(walk.proposal.num_nodes):
-        law = target[-1]
-        if is_broken(law):
-            break
-        token, kinds = judge.token(node, law), walk.proposal.draw[node : node + 1]
-        draft.append(proposed_law(judge.drawn_from(node - 1, law), token, kinds))
-        ratio = float(steps.acceptance(law, draft[-1], token)[0])
-        weights.append(steps.weight(weights[-1], ratio))
-        if weights[-1] <= 0:  # neither this node nor one below it can be kept
-            break
-        target.append(judge.law(node))
-    count = len(draft)
-
-    def accept(length: int) -> bool:
-        chance = weights[length]
-        if length < count:
-            chance = steps.block_chance(chance, target[length], draft[length])
-        return judge.accept(chance, length - 1, length, target[0])
-
-    kept = steps.block_length(accept, count)
-    law = target[kept]
-    if kept < count:
-        law = steps.block_residual(weights[kept], law, draft[kept])
-    return judge.conclude(law, tuple(range(kept)))
-
-
 def judge_traversal(walk: Walk, laws: Laws, coins: Coins, steps: Steps) -> VerifyResult:
     """Judge one tree by the rule TRAVERSAL.
 
@@ -146,13 +101,12 @@ def judge_traversal(walk: Walk, laws: Laws, coins: Coins, steps: Steps) -> Verif
                 token = judge.token(child, law)
                 proposed = proposed_law(drawn_from, token, np.asarray([kind]))
                 ratio = float(steps.acceptance(law, proposed, token)[0])
-                found = visit(child, steps.weight(weight, ratio), (*nodes, child))
+                found = visit(child, float(steps.weight(weight, ratio)), (*nodes, child))
                 if found is not None:
                     return found
-                law, weight = (
-                    steps.block_residual(weight, law, proposed),
-                    steps.block_chance(weight, law, proposed),
-                )
+                path_weight = np.asarray([weight])
+                weight = float(steps.block_chance(path_weight, law, proposed)[0])
+                law = steps.block_residual(path_weight, law, proposed)
                 again = like(np.asarray([kind == Draw.WITHOUT_REPLACEMENT]), law)
                 drawn_from = steps.removal(drawn_from, token, again)
         if node != ROOT and not judge.accept(weight, node, len(nodes), law):

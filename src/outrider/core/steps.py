@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from array_api_compat import device
 
-from outrider.core.arrays import namespace, one_hot
+from outrider.core.arrays import like, namespace, one_hot, to_numpy
 from outrider.core.coins import At, Coins, DraftCoins
 from outrider.core.growth import Drawn, Place, draw_children, survivors
 from outrider.core.params import Draw, Rule
@@ -115,45 +115,63 @@ def sample(coins: Coins, law: Any, at: At, below: Sequence[Sequence[int]]) -> In
     return coins.sample(law, at)
 
 
-def weight(previous: float, ratio: float) -> float:
-    """The probability with which a path may be kept: that of its parent's path times p(x) / q(x), at most 1."""
-    return min(1.0, previous * ratio)
-
-
-def _left(weight: float, target: Any, draft: Any) -> Any:
-    """[1, V] (w p - q)+."""
-    left = weight * target - draft
-    return namespace(target).where(left > 0, left, 0.0)
-
-
-def block_chance(weight: float, target: Any, draft: Any) -> float:
-    """The probability that a path is kept when everything below it failed: s / (s + 1 - w), s the sum of (w p - q)+.
+def weight(previous: Any, ratio: Any) -> Any:
+    """[k] the probability with which a path may be kept: that of its parent's path times p(x) / q(x), at most 1.
 
     Args:
-        weight: w of the path.
-        target: [1, V] the law p after it.
-        draft: [1, V] the law q that the refused child was drawn from.
+        previous: [k] float64 weights of the parents' paths.
+        ratio: [k] float64 p(x) / q(x).
     """
-    mass = float(namespace(target).sum(_left(weight, target, draft)))
+    return np.minimum(1.0, previous * ratio)
+
+
+def _left(weight: Any, target: Any, draft: Any) -> tuple[Any, Any]:
+    """[k, V] (w p - q)+ and [k, 1] its sums."""
+    xp = namespace(target)
+    left = like(weight, target)[:, None] * target - draft
+    left = xp.where(left > 0, left, 0.0)
+    return left, xp.sum(left, axis=1, keepdims=True)
+
+
+def block_chance(weight: Any, target: Any, draft: Any) -> Any:
+    """[k] the probability that a path is kept when everything below it failed: s / (s + 1 - w), s = sum of (w p - q)+.
+
+    Args:
+        weight: [k] float64 w of each path.
+        target: [k, V] the law p after it.
+        draft: [k, V] the law q that the refused child was drawn from.
+    """
+    mass = to_numpy(_left(weight, target, draft)[1])[:, 0].astype(np.float64)
     whole = mass + (1.0 - weight)
-    return mass / whole if whole > 0 else 1.0
+    return np.where(whole > 0, mass / np.where(whole > 0, whole, 1.0), 1.0)
 
 
-def block_residual(weight: float, target: Any, draft: Any) -> Any:
-    """[1, V] (w p - q)+ normalised, the law after a path whose child was refused; p where nothing is left."""
-    left = _left(weight, target, draft)
-    mass = float(namespace(target).sum(left))
-    return left / mass if mass > 0 else target
-
-
-def block_length(accept: Callable[[int], bool], count: int) -> int:
-    """How many nodes of a chain are kept: the largest number whose coin falls well, 0 if none does.
+def block_residual(weight: Any, target: Any, draft: Any) -> Any:
+    """[k, V] (w p - q)+ normalised, the law after a path whose child was refused; p where nothing is left.
 
     Args:
-        accept: number of nodes -> answer of its coin, asked once.
-        count: nodes of the chain.
+        weight: [k] float64 w of each path.
+        target: [k, V] the law p after it.
+        draft: [k, V] the law q that the refused child was drawn from.
     """
-    return next((length for length in range(count, 0, -1) if accept(length)), 0)
+    xp = namespace(target)
+    left, mass = _left(weight, target, draft)
+    return xp.where(mass > 0, left / xp.where(mass > 0, mass, 1.0), target)
+
+
+def block_length(accept: Callable[[IntArray, int], Any], counts: IntArray) -> IntArray:
+    """[k] how many nodes of each chain are kept: the largest number whose coin falls well, 0 if none does.
+
+    Args:
+        accept: numbers of chains and a number of nodes -> answers of their coins, each asked once.
+        counts: [k] nodes of each chain.
+    """
+    kept = np.zeros(len(counts), dtype=np.int64)
+    for length in range(int(counts.max(initial=0)), 0, -1):
+        asked = np.flatnonzero((counts >= length) & (kept == 0))
+        if len(asked):
+            kept[asked[accept(asked, length)]] = length
+    return kept
 
 
 def typical_threshold(law: Any) -> Any:
@@ -184,10 +202,10 @@ class Steps:
         acceptance: p, q, tokens -> probability of acceptance.
         residual: p, q -> target's law after a rejection.
         removal: q, tokens, whether drawn without replacement -> law of the next sibling.
-        weight: weight of the parent's path, p(x) / q(x) -> weight of a path.
-        block_chance: weight, p, q -> probability that a path is kept when its child was refused.
-        block_residual: weight, p, q -> target's law after it.
-        block_length: coins by length, nodes -> nodes of a chain that are kept.
+        weight: weights of the parents' paths, p(x) / q(x) -> weights of paths.
+        block_chance: weights, p, q -> probability that a path is kept when its child was refused.
+        block_residual: weights, p, q -> target's law after it.
+        block_length: coins by length, nodes -> nodes of each chain that are kept.
         typical_threshold: laws -> probability above which TYPICAL keeps a token.
         cuttable: rule, draws -> nodes that a policy may leave out.
         draw_children: how a drafter draws a node's children.
@@ -200,10 +218,10 @@ class Steps:
     acceptance: Callable[[Any, Any, Any], Any] = acceptance
     residual: Callable[[Any, Any], Any] = residual
     removal: Callable[[Any, Any, Any], Any] = removal
-    weight: Callable[[float, float], float] = weight
-    block_chance: Callable[[float, Any, Any], float] = block_chance
-    block_residual: Callable[[float, Any, Any], Any] = block_residual
-    block_length: Callable[[Callable[[int], bool], int], int] = block_length
+    weight: Callable[[Any, Any], Any] = weight
+    block_chance: Callable[[Any, Any, Any], Any] = block_chance
+    block_residual: Callable[[Any, Any, Any], Any] = block_residual
+    block_length: Callable[[Callable[[IntArray, int], Any], IntArray], IntArray] = block_length
     typical_threshold: Callable[[Any], Any] = typical_threshold
     cuttable: Callable[[Rule, IntArray], Any] = cuttable
     draw_children: Callable[[DraftCoins, Any, Place, int, Draw], Drawn] = draw_children

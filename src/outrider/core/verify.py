@@ -2,8 +2,9 @@
 
 MATCH samples the target's token at each node that is visited and goes on while a child equals it. TOKEN accepts a child
 with probability p/q and otherwise goes on with what is left of p (recursive rejection in draw order). Both walk all
-live requests down at once and ask for one law a request and depth. BLOCK and TRAVERSAL begin at the leaves and take a
-request at a time (`core.leaves`). TYPICAL keeps what the target finds likely enough: the only approximate rule.
+live requests down at once and ask for one law a request and depth. BLOCK (`core.blocks`) and TRAVERSAL (`core.leaves`)
+begin at the leaves and ask for all laws of a request. TYPICAL keeps what the target finds likely enough: the only
+approximate rule.
 
 This module does not know models, caches or generators: laws are pulled from `Laws`, chance is asked of `Coins`.
 Invariant: over all coins the emitted tokens have exactly the law that plain decoding has, for any tree under MATCH, and
@@ -16,9 +17,10 @@ from typing import Any
 import numpy as np
 
 from outrider.core.arrays import host_view, like, namespace, replaced_rows, rows_of, to_numpy
+from outrider.core.blocks import judge_block
 from outrider.core.coins import Coins
 from outrider.core.fit import check_fit
-from outrider.core.leaves import judge_block, judge_traversal
+from outrider.core.leaves import judge_traversal
 from outrider.core.params import Draw, Rule
 from outrider.core.steps import STEPS, Steps
 from outrider.core.tree import children
@@ -26,8 +28,6 @@ from outrider.core.types import Proposal, VerifyResult
 from outrider.core.walks import Laws, SureLaws, Walk, at_nodes, draft_law, proposed_law
 
 __all__ = ["STEPS", "Laws", "Steps", "check_fit", "verify"]
-
-_LEAF_FIRST = {Rule.BLOCK: judge_block, Rule.TRAVERSAL: judge_traversal}
 
 
 def verify(
@@ -67,8 +67,10 @@ def verify(
     groups = zip(rules, proposals, positions, strict=True)
     walks = [Walk(i, rule, tree, children(tree.parents), int(start)) for i, (rule, tree, start) in enumerate(groups)]
     for walk in walks:
-        if walk.rule in _LEAF_FIRST:
-            walk.result = _LEAF_FIRST[walk.rule](walk, laws, coins, steps)
+        if walk.rule is Rule.TRAVERSAL:
+            walk.result = judge_traversal(walk, laws, coins, steps)
+    if blocks := [walk for walk in walks if walk.rule is Rule.BLOCK]:
+        judge_block(blocks, laws, coins, steps)
     if isinstance(laws, SureLaws) and steps.sample is STEPS.sample:
         for walk in walks:
             if walk.rule is Rule.MATCH:
