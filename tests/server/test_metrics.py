@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 def page(live: Live) -> dict[str, Any]:
     families = text_string_to_metric_families(live.http().get("/metrics").text)
-    return {f"{s.name}{sorted(s.labels.items())[:-1] or ''}": s.value for family in families for s in family.samples}
+    return {f"{s.name}{sorted(s.labels.items()) or ''}": s.value for family in families for s in family.samples}
 
 
 def values(live: Live, name: str) -> float:
