@@ -179,7 +179,7 @@ def test_every_choice_follows_the_prediction() -> None:
 def test_a_preempted_request_finds_its_place_in_the_prediction_again() -> None:
     target, params = decoder(), SamplingParams(max_tokens=60)
     expected = plain(target, PROMPT, params)
-    running = engine(target, [PredictionDrafter(), SuffixDrafter()], Fixed(3), cache_tokens=96)
+    running = engine(target, [PredictionDrafter(), SuffixDrafter()], Fixed(3), cache_tokens=96, max_nodes=4)
     requests = [running.submit(PROMPT, params, prediction=expected)[0] for _ in range(3)]
     preempted = []
     finish(running, lambda: preempted.extend(running.scheduler.preempted))

@@ -111,7 +111,7 @@ def test_a_preempted_request_is_shown_again_from_its_beginning() -> None:
     reader = Reader(
         scripted.wrong_half(SameText([*PROMPT, *plain(target, PROMPT, SamplingParams(max_tokens=90))]), VOCAB)
     )
-    running = engine(target, [reader], Fixed(3), cache_tokens=96)
+    running = engine(target, [reader], Fixed(3), cache_tokens=96, max_nodes=4, prefix_tokens=0)
     requests = [running.submit(PROMPT, params)[0] for _ in range(3)]
     finish(running)
     assert len(reader.begun) > len(requests)

@@ -45,7 +45,9 @@ def live(
     **limits: Any,
 ) -> tuple[Engine, list[Request]]:
     """Run requests one after the other on an engine with a model."""
-    engine = Engine(model, drafters, policy, end_ids=ends, config=EngineConfig(**({"max_running": 1} | limits)))
+    engine = Engine(
+        model, drafters, policy, end_ids=ends, config=EngineConfig(**({"max_running": 1, "prefix_tokens": 0} | limits))
+    )
     requests = []
     for text in texts:
         requests += engine.submit(text, params, speculation)
