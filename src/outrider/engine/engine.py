@@ -384,7 +384,8 @@ class Engine:
         return not self.num_unfinished and self.shadow.step()
 
     def _without_speculation(self) -> "Engine":
-        config = replace(self.config, max_running=1, shadow=0.0)
+        rows = 2 * self.target.context_length  # one text, and the end of its last block
+        config = replace(self.config, max_running=1, shadow=0.0, cache_tokens=rows, prefix_tokens=0, memory=None)
         return Engine(self.target, tokenizer=self.tokenizer, end_ids=self.end_ids, config=config)
 
     # -- text ----------------------------------------------------------------------------------------------------------

@@ -50,6 +50,7 @@ class Worker:
         self._is_closed = False
         self._give_up_at = 0.0
         self._num_broken = self._num_in_a_row = 0
+        self._has_second_runs = True
         self._thread = threading.Thread(target=self._run, name="outrider-engine", daemon=True)
 
     def __enter__(self) -> "Worker":
@@ -176,8 +177,8 @@ class Worker:
                     break
                 if self._engine.num_unfinished:
                     self._step()
-                elif not self._is_stopping:
-                    self._engine.run_shadow()
+                elif self._has_second_runs and not self._is_stopping:
+                    self._check_again()
         finally:
             self._close()
 
@@ -185,7 +186,7 @@ class Worker:
         """Do what the letters say; waits for one if there is nothing to run."""
         try:
             while True:
-                has_work = self._engine.num_unfinished or self._engine.shadow.num_waiting
+                has_work = self._engine.num_unfinished or (self._has_second_runs and self._engine.shadow.num_waiting)
                 is_idle = not has_work and not self._is_stopping
                 letter = self._mail.get(block=is_idle)
                 if letter is not None:
@@ -202,6 +203,14 @@ class Worker:
         self._num_in_a_row = 0
         for event in events:
             self._deliver(event)
+
+    def _check_again(self) -> None:
+        """Idle time goes to second runs; nobody waits for one, so one that fails is only told."""
+        try:
+            self._engine.run_shadow()
+        except Exception:
+            logger.exception("a second run failed; there will be no more")
+            self._has_second_runs = False
 
     def _break_off(self, error: Exception) -> None:
         """The engine has put the step's requests back; one more try is theirs."""
