@@ -98,7 +98,7 @@ def test_trees_change_nothing(name: str, child: int) -> None:
 @pytest.mark.parametrize("name", ["gemma2, alternating window, soft caps", "lfm2", "mamba2", "jamba, one token a pass"])
 def test_preempted_requests_write_the_same_text(name: str) -> None:
     texts = Known(name)
-    running = engine(library_target(name), [NgramDrafter(3, 1)], Fixed(4), cache_tokens=64)
+    running = engine(library_target(name), [NgramDrafter(3, 1)], Fixed(4), cache_tokens=96, max_nodes=4)
     lost: list[Any] = []
     requests = [texts.submit(running, prompt) for prompt in PROMPTS]
     while running.num_unfinished:

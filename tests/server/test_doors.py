@@ -9,7 +9,7 @@ from typing import Any
 
 import openai
 import pytest
-from server_helpers import CHAT, MODEL, Live, make_engine, serving
+from server_helpers import CHAT, MODEL, Live, make_engine, serving, wait_until
 
 from outrider.errors import InvalidRequestError
 from outrider.server.keys import ENVIRONMENT, KeyRing, read_keys
@@ -63,6 +63,7 @@ def test_the_log_tells_who_and_how_much_and_no_text(live: Live, caplog: pytest.L
     caplog.set_level(logging.INFO, logger="outrider.access")
     answer = post(live, SHORT | {"messages": [{"role": "user", "content": "the secret"}], "user": "me", "n": 2})
     post(live, SHORT | {"temperature": "the secret"})
+    wait_until(lambda: sum(r.name == "outrider.access" for r in caplog.records) == 2)  # written behind the answer
     first, second = (json.loads(r.message) for r in caplog.records if r.name == "outrider.access")
     assert first["id"] == answer.headers["X-Request-Id"]
     assert (first["status"], first["completion_tokens"], first["choices"], first["stream"]) == (200, 16, 2, False)
