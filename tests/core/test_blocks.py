@@ -1,8 +1,8 @@
 """Chains of a batch that are judged together by BLOCK, each as if it were alone."""
 
 import numpy as np
-from toy import Toy, TreeLaws, draft_tree
 
+from outrider.bench.toys import Toy, ToyLaws, draw_tree
 from outrider.core.coins import BatchCoins, Stream
 from outrider.core.params import Draw, Rule
 from outrider.core.types import Proposal
@@ -13,14 +13,14 @@ def test_chains_of_all_lengths_end_as_they_would_alone():
     target, drafter = Toy(5, 4), Toy(6, 4)
     streams = [Stream(40 + number, number) for number in range(60)]
     chains = [
-        draft_tree(stream, drafter, (1,) * (number % 5), (Draw.IID, Draw.DETERMINISTIC)[number % 2])
+        draw_tree(stream, drafter, (1,) * (number % 5), (Draw.IID, Draw.DETERMINISTIC)[number % 2])
         for number, stream in enumerate(streams)
     ]
     chains[3] = Proposal.empty()
     positions = [10 + number for number in range(60)]
-    together = verify([Rule.BLOCK] * 60, TreeLaws(target, chains), chains, BatchCoins(streams), positions)
+    together = verify([Rule.BLOCK] * 60, ToyLaws(target, chains), chains, BatchCoins(streams), positions)
     for number, chain in enumerate(chains):
-        laws, coins = TreeLaws(target, [chain]), BatchCoins([streams[number]])
+        laws, coins = ToyLaws(target, [chain]), BatchCoins([streams[number]])
         (alone,) = verify([Rule.BLOCK], laws, [chain], coins, [positions[number]])
         assert together[number] == alone
     assert {len(result.nodes) for result in together} >= {0, 1, 2}
@@ -28,7 +28,7 @@ def test_chains_of_all_lengths_end_as_they_would_alone():
 
 
 def test_a_broken_law_ends_its_own_chain_only():
-    class Broken(TreeLaws):
+    class Broken(ToyLaws):
         def at(self, requests, nodes):
             laws = np.array(super().at(requests, nodes))
             laws[requests == 1] = np.nan

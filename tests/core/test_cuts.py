@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from toy import Toy, bias, draft_tree
+from toy import bias
 
+from outrider.bench.toys import Toy, draw_tree
 from outrider.core.params import Draw, Rule
 from outrider.core.tree import subset, with_ancestors
 from outrider.core.types import Proposal
@@ -18,7 +19,7 @@ def test_a_tree_cut_to_its_first_nodes_keeps_the_law(draw, count, widths):
     target, drafter = Toy(5), Toy(6)
 
     def cut(coins):
-        whole = draft_tree(coins, drafter, widths, draw)
+        whole = draw_tree(coins, drafter, widths, draw)
         return subset(whole, range(min(count, whole.num_nodes)))
 
     assert bias(target, cut, Rule.TOKEN, 3) < 1e-14

@@ -5,16 +5,15 @@ from dataclasses import fields
 
 import numpy as np
 import pytest
-from exact_suite import CHECKS, run_check
-from toy import Toy, bias, draft_tree
+from toy import bias
 
 from outrider.analysis.faults import FAULTS, HONEST
+from outrider.bench.enumeration import all_checks, cheapest_first, run_check
+from outrider.bench.toys import Toy, draw_tree
 from outrider.core.params import Draw, Rule
 from outrider.core.steps import STEPS, Steps
 
-CHEAP_FIRST = sorted(
-    CHECKS.values(), key=lambda check: (check.passes, np.prod(check.plan or check.widths), check.length)
-)
+CHEAP_FIRST = cheapest_first(check for rule in Rule if rule.is_exact for check in all_checks(rule))
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name.replace(" ", "-"))
@@ -49,7 +48,7 @@ def test_wrongly_declared_draws_are_biased():
 
     def mislabelled(real, said):
         def make(coins):
-            tree = draft_tree(coins, drafter, (2,), real)
+            tree = draw_tree(coins, drafter, (2,), real)
             return type(tree)(
                 tree.tokens, tree.parents, np.full(2, int(said)), tree.source, tree.confidence, tree.probs
             )

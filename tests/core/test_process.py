@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
-from toy import Toy, draft_tree, round_law
+from toy import round_law
 
+from outrider.bench.toys import Toy, draw_tree
 from outrider.core.params import Draw, Rule, SamplingParams
 from outrider.core.process import History, Processor
 from outrider.core.types import Proposal
@@ -269,7 +270,7 @@ def test_float32_laws_are_as_exact_as_float32():
     drafter = Toy(2, 4, make=lambda array: np.asarray(array, dtype=np.float32))
     for draw in (Draw.IID, Draw.WITHOUT_REPLACEMENT):
         got = complete(
-            round_law(target, lambda c, d=draw: draft_tree(c, drafter, (2,), d), Rule.TOKEN), target.numpy_law, 2
+            round_law(target, lambda c, d=draw: draw_tree(c, drafter, (2,), d), Rule.TOKEN), target.numpy_law, 2
         )
         assert largest_difference(got, text_law(target.numpy_law, 2)) < 1e-6
 

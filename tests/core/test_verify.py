@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from toy import PROMPT, Toy, TreeLaws, draft_tree, emitted
 
 from outrider.analysis.enumerate import EnumeratingCoins
+from outrider.bench.toys import PROMPT, Toy, ToyLaws, draw_tree, emitted
 from outrider.core.coins import At, BatchCoins, Stream
 from outrider.core.fit import FITTING_DRAWS
 from outrider.core.params import Draw, Rule, SamplingParams
@@ -59,7 +59,7 @@ def judge(rule, proposal, law, coins):
 @given(proposals(3, 7), st.lists(st.integers(0, 2), min_size=8, max_size=8))
 def test_match_emits_the_sampled_path_for_every_tree(proposal, text):
     target = Toy(1)
-    (result,) = verify([Rule.MATCH], TreeLaws(target, [proposal]), [proposal], ScriptedCoins(text), [len(PROMPT)])
+    (result,) = verify([Rule.MATCH], ToyLaws(target, [proposal]), [proposal], ScriptedCoins(text), [len(PROMPT)])
     block = emitted(proposal, result)
     assert block == tuple(text[: len(block)])
     assert result.nodes == path(proposal.parents, result.nodes[-1] if result.nodes else -1)
@@ -105,8 +105,8 @@ def test_a_seed_says_one_text_however_it_is_drafted(make, temperature, drafter_s
             if draw == Draw.SHARED_NOISE:
                 tree = Proposal.chain(stream.shared(drafter.law(()), start, 1), source="toy", draw=draw)
             else:
-                tree = draft_tree(stream, drafter, widths, draw)
-            (result,) = verify([Rule.MATCH], TreeLaws(target, [tree]), [tree], BatchCoins([stream]), [start])
+                tree = draw_tree(stream, drafter, widths, draw)
+            (result,) = verify([Rule.MATCH], ToyLaws(target, [tree]), [tree], BatchCoins([stream]), [start])
             text += emitted(tree, result)
         return text[:8]
 
@@ -118,7 +118,7 @@ def test_a_seed_says_one_text_however_it_is_drafted(make, temperature, drafter_s
 
 def test_laws_are_pulled_once_for_each_visited_node():
     target, proposal = Toy(1), Proposal.chain([2, 1, 0], source="toy")
-    laws = TreeLaws(target, [proposal])
+    laws = ToyLaws(target, [proposal])
     verify([Rule.MATCH], laws, [proposal], ScriptedCoins((2, 1, 1)), [len(PROMPT)])
     assert laws.pulled == [(0, -1), (0, 0), (0, 1)]
 
@@ -131,14 +131,14 @@ def test_a_row_is_judged_as_if_it_were_alone(make, draw):
     trees, rules = [], []
     for seed, stream in enumerate(streams):
         kind = draw if seed % 3 else Draw.DETERMINISTIC
-        trees.append(draft_tree(stream, drafter, [(2, 2), (1, 1, 1), (3,), ()][seed % 4], kind))
+        trees.append(draw_tree(stream, drafter, [(2, 2), (1, 1, 1), (3,), ()][seed % 4], kind))
         fitting = [rule for rule in Rule if kind in FITTING_DRAWS[rule]]
         fitting = [rule for rule in fitting if rule is not Rule.BLOCK or seed % 4 == 1]
         rules.append(fitting[seed // 3 % len(fitting)])
     positions = [len(PROMPT) + seed for seed in range(40)]
-    together = verify(rules, TreeLaws(target, trees), trees, BatchCoins(streams), positions)
+    together = verify(rules, ToyLaws(target, trees), trees, BatchCoins(streams), positions)
     alone = [
-        verify([rule], TreeLaws(target, [tree]), [tree], BatchCoins([stream]), [position])[0]
+        verify([rule], ToyLaws(target, [tree]), [tree], BatchCoins([stream]), [position])[0]
         for rule, tree, stream, position in zip(rules, trees, streams, positions, strict=True)
     ]
     assert together == alone
@@ -199,7 +199,7 @@ def test_a_law_that_is_no_number_fails_its_own_request_only(make, rule):
     good = Toy(1, make=make)
     proposal = Proposal.chain([0, 1], source="toy")
 
-    class Broken(TreeLaws):
+    class Broken(ToyLaws):
         def at(self, requests, nodes):
             rows = super().at(requests, nodes)
             rows[make((requests == 1) & (nodes >= 0))] = float("nan")
@@ -236,7 +236,7 @@ def test_tokens_beyond_the_vocabulary_are_never_accepted(make, rule, token):
         Proposal.chain([token, 0], source="toy"),
         Proposal.chain([token, 0], source="toy", draw=sampled_for(rule), probs=make(np.full((2, 3), 1 / 3))),
     ):
-        (result,) = verify([rule], TreeLaws(target, [draft]), [draft], BatchCoins([Stream(1, 0)]), [9])
+        (result,) = verify([rule], ToyLaws(target, [draft]), [draft], BatchCoins([Stream(1, 0)]), [9])
         assert result.nodes == ()
         assert 0 <= result.next_token < 3
 
@@ -264,8 +264,8 @@ def test_no_coin_is_asked_for_twice_in_a_walk():
     """Each key at most once: the enumeration refuses a second question for one key."""
     target, drafter = Toy(2, 4), Toy(3, 4)
     for draw in (Draw.IID, Draw.TOP_PLUS_SAMPLE):
-        proposal = draft_tree(Stream(1, 0), drafter, (2, 2, 1), draw)
-        verify([Rule.TOKEN], TreeLaws(target, [proposal]), [proposal], EnumeratingCoins(), [5])
+        proposal = draw_tree(Stream(1, 0), drafter, (2, 2, 1), draw)
+        verify([Rule.TOKEN], ToyLaws(target, [proposal]), [proposal], EnumeratingCoins(), [5])
     coins = EnumeratingCoins()
     at = At(np.asarray([0]), np.asarray([-1]), np.asarray([5]))
     coins.draw(np.asarray([[0.5, 0.5]]), at)
@@ -278,14 +278,14 @@ def test_a_law_that_does_not_exist_ends_a_request_only_where_it_is_reached(rule,
     """Behind the second token every token is banned: the text ends there or before, and never with a token."""
     target, drafter = Toy(1), Toy(2)
 
-    class Broken(TreeLaws):
+    class Broken(ToyLaws):
         def at(self, requests, nodes):
             rows = super().at(requests, nodes)
             return np.full_like(rows, np.nan) if nodes[0] == 1 else rows
 
     reached = set()
     for seed in range(200):
-        tree = draft_tree(Stream(seed, 0), drafter, (1, 1, 1), draw)
+        tree = draw_tree(Stream(seed, 0), drafter, (1, 1, 1), draw)
         (result,) = verify([rule], Broken(target, [tree]), [tree], BatchCoins([Stream(seed, 0)]), [len(PROMPT)])
         assert (result.ended == "invalid") == (result.nodes == (0, 1)) == (result.next_token == -1)
         reached.add(len(result.nodes))
@@ -317,7 +317,7 @@ def test_tensors_on_the_cpu_give_the_verdicts_of_numpy():
         for make in (np.asarray, torch.as_tensor):
             target, drafter = Toy(2, 6, make=make), Toy(3, 6, make=make)
             streams = [Stream(seed, 0) for seed in range(50)]
-            trees = [draft_tree(stream, drafter, widths, draw) for stream in streams]
-            laws = TreeLaws(target, trees)
+            trees = [draw_tree(stream, drafter, widths, draw) for stream in streams]
+            laws = ToyLaws(target, trees)
             verdicts.append(verify([rule] * 50, laws, trees, BatchCoins(streams), [7] * 50))
         assert verdicts[0] == verdicts[1]

@@ -2,16 +2,21 @@
 
 import numpy as np
 import pytest
-from exact_suite import CHECKS, FITS, PROCESSED, SAMPLED, run_check
 from hypothesis import given
 from hypothesis import strategies as st
-from toy import Toy, bias, draft_tree, round_law
+from toy import bias, round_law
 
 from outrider.analysis.enumerate import largest_difference
 from outrider.analysis.faults import HONEST
+from outrider.bench.enumeration import FITS, PROCESSED, all_checks, run_check
+from outrider.bench.toys import Toy, draw_tree
 from outrider.core.params import Draw, Rule, SamplingParams
 from outrider.core.types import Proposal
 from strategies import proposals, sampling_params
+
+CHECKS = {str(check): check for rule in Rule if rule.is_exact for check in all_checks(rule)}
+SAMPLED = (Draw.IID, Draw.WITHOUT_REPLACEMENT, Draw.TOP_PLUS_SAMPLE)
+PAIRS = [(rule, draw) for rule, draws in FITS.items() if rule.is_exact for draw in draws]
 
 
 @pytest.mark.parametrize("name", CHECKS)
@@ -35,14 +40,14 @@ def test_token_rule_keeps_path_dependent_laws_behind_a_text(make, draw, committe
     target = Toy(5, 4, PROCESSED, committed=committed, end_ids=(3,), make=make)
     drafter = Toy(6, 4, SamplingParams(temperature=1.0, top_k=3), committed=committed, make=make)
     widths = (2, 1) if draw == Draw.DETERMINISTIC else (1, 1)
-    assert bias(target, lambda coins: draft_tree(coins, drafter, widths, draw), Rule.TOKEN, 4) < 1e-14
+    assert bias(target, lambda coins: draw_tree(coins, drafter, widths, draw), Rule.TOKEN, 4) < 1e-14
 
 
 @pytest.mark.parametrize("committed", [(), (2, 2)])
 def test_match_rule_keeps_path_dependent_laws(make, committed):
     target = Toy(5, 4, PROCESSED, committed=committed, end_ids=(3,), make=make)
     drafter = Toy(6, 4, committed=committed, make=make)
-    assert bias(target, lambda coins: draft_tree(coins, drafter, (2, 2), Draw.DETERMINISTIC), Rule.MATCH, 4) < 1e-14
+    assert bias(target, lambda coins: draw_tree(coins, drafter, (2, 2), Draw.DETERMINISTIC), Rule.MATCH, 4) < 1e-14
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.3, 1.0, 2.0])
@@ -53,7 +58,7 @@ def test_target_settings_reach_every_row(temperature, top_p, top_k):
     target = Toy(7, params=SamplingParams(temperature=temperature, top_p=top_p, top_k=top_k))
     drafter = Toy(8)
     for draw in (Draw.IID, Draw.TOP_PLUS_SAMPLE):
-        assert bias(target, lambda coins, d=draw: draft_tree(coins, drafter, (2, 1), d), Rule.TOKEN, 3) < 1e-14
+        assert bias(target, lambda coins, d=draw: draw_tree(coins, drafter, (2, 1), d), Rule.TOKEN, 3) < 1e-14
 
 
 @given(st.data())
@@ -61,17 +66,17 @@ def test_every_rule_keeps_every_law(data):
     """Random laws, processors, shapes and draws, chains and trees."""
     params = data.draw(sampling_params(3))
     seeds = data.draw(st.tuples(st.integers(0, 999), st.integers(0, 999)))
-    rule, draw = data.draw(st.sampled_from(FITS))
+    rule, draw = data.draw(st.sampled_from(PAIRS))
     chains, trees = [(1,), (1, 1), (1, 1, 1)], [(2,), (3,), (2, 1), (1, 2)]
     widths = data.draw(st.sampled_from(chains if rule is Rule.BLOCK else chains + trees))
     target, drafter = Toy(seeds[0], 3, params, end_ids=(2,), scale=3.0), Toy(seeds[1], 3, scale=3.0)
-    reached = round_law(target, lambda coins: draft_tree(coins, drafter, widths, draw), rule)
+    reached = round_law(target, lambda coins: draw_tree(coins, drafter, widths, draw), rule)
     if any(text[-1] < 0 for text in reached):  # somewhere every token is banned: nothing to compare
         return
     if any(np.isnan(target.numpy_law(text)).any() for text in reached):
         return
     length = min(len(text) for text in reached)
-    assert bias(target, lambda coins: draft_tree(coins, drafter, widths, draw), rule, length) < 1e-12
+    assert bias(target, lambda coins: draw_tree(coins, drafter, widths, draw), rule, length) < 1e-12
 
 
 @given(proposals(3, 5), st.integers(0, 999), st.sampled_from([Rule.MATCH, Rule.TOKEN, Rule.TRAVERSAL]))
@@ -88,7 +93,7 @@ def test_all_rules_emit_one_law_for_deterministic_drafts(widths, rules):
     """For drafts without chance MATCH is optimal, so the others can only equal it."""
     target, drafter = Toy(9), Toy(10)
     laws = [
-        round_law(target, lambda coins: draft_tree(coins, drafter, widths, Draw.DETERMINISTIC), rule) for rule in rules
+        round_law(target, lambda coins: draw_tree(coins, drafter, widths, Draw.DETERMINISTIC), rule) for rule in rules
     ]
     for other in laws[1:]:
         assert largest_difference(laws[0], other) < 1e-14
@@ -96,14 +101,14 @@ def test_all_rules_emit_one_law_for_deterministic_drafts(widths, rules):
 
 def test_traversal_of_a_chain_is_the_block_rule():
     target, drafter = Toy(31), Toy(32)
-    block = round_law(target, lambda coins: draft_tree(coins, drafter, (1, 1, 1), Draw.IID), Rule.BLOCK)
-    tree = lambda coins: draft_tree(coins, drafter, (1, 1, 1), Draw.WITHOUT_REPLACEMENT)  # noqa: E731
+    block = round_law(target, lambda coins: draw_tree(coins, drafter, (1, 1, 1), Draw.IID), Rule.BLOCK)
+    tree = lambda coins: draw_tree(coins, drafter, (1, 1, 1), Draw.WITHOUT_REPLACEMENT)  # noqa: E731
     assert largest_difference(block, round_law(target, tree, Rule.TRAVERSAL)) < 1e-14
 
 
 def test_the_approximate_rule_is_not_exact_and_says_so():
     target, drafter = Toy(21, 4), Toy(22, 4)
-    tree = lambda coins: draft_tree(coins, drafter, (2, 1), Draw.DETERMINISTIC)  # noqa: E731
+    tree = lambda coins: draw_tree(coins, drafter, (2, 1), Draw.DETERMINISTIC)  # noqa: E731
     assert bias(target, tree, Rule.TYPICAL, 3) > 1e-2
     assert [rule for rule in Rule if not rule.is_exact] == [Rule.TYPICAL]
 

@@ -6,7 +6,7 @@ to give nothing but rounding, each biased one has to be seen. This module knows 
 answer is a number without chance.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from itertools import count
@@ -16,7 +16,7 @@ import numpy as np
 
 from outrider.analysis.enumerate import complete, enumerate_law, largest_difference, text_law
 from outrider.analysis.faults import Fault, Text
-from outrider.bench.toys import PROMPT, Toy, ToyLaws, ToyTarget, draw_tree
+from outrider.bench.toys import PROMPT, Toy, ToyLaws, ToyTarget, draw_tree, emitted
 from outrider.core.params import Draw, Rule, SamplingParams
 from outrider.core.tree import path
 from outrider.core.types import Plan, Proposal
@@ -26,13 +26,13 @@ from outrider.drafters.draft_model import DraftModel
 from outrider.engine.batch import trim
 from outrider.policies.base import RequestView
 
-__all__ = ["ROUNDING", "Check", "all_checks", "cheapest_first", "run_check"]
+__all__ = ["FITS", "PROCESSED", "ROUNDING", "Check", "all_checks", "cheapest_first", "run_check"]
 
 ROUNDING = 1e-12
 """A larger difference from the target's law is a bias."""
 
 _PLAIN = SamplingParams(temperature=1.0)
-_PROCESSED = SamplingParams(
+PROCESSED = SamplingParams(
     temperature=0.8,
     top_k=3,
     top_p=0.93,
@@ -44,7 +44,9 @@ _PROCESSED = SamplingParams(
     min_tokens=3,
     logit_bias={0: 0.4},
 )
-_FITS = {
+"""Every processor at once."""
+
+FITS = {
     Rule.MATCH: (Draw.DETERMINISTIC, Draw.IID, Draw.WITHOUT_REPLACEMENT),
     Rule.TOKEN: (Draw.DETERMINISTIC, Draw.IID, Draw.WITHOUT_REPLACEMENT, Draw.TOP_PLUS_SAMPLE),
     Rule.BLOCK: (Draw.DETERMINISTIC, Draw.IID),
@@ -94,14 +96,14 @@ def all_checks(rule: Rule, params: SamplingParams | None = None) -> list[Check]:
         rule: the rule.
         params: further settings to check under, those of a user; token ids in them mean nothing here and are left out.
     """
-    return [check for draw in _FITS[rule] for check in _checks(rule, draw, params)]
+    return [check for draw in FITS[rule] for check in _checks(rule, draw, params)]
 
 
 def _checks(rule: Rule, draw: Draw, params: SamplingParams | None) -> list[Check]:
     found = [
         Check(rule, draw, 4, (1, 1, 1)),
         Check(rule, draw, 2, (1,)),
-        Check(rule, draw, 3, (1, 1), params=_PROCESSED, processed="all processors"),
+        Check(rule, draw, 3, (1, 1), params=PROCESSED, processed="all processors"),
         Check(rule, draw, 3, plan=(2, 2, 1)),
     ]
     own = None if params is None else _for_toys(params)
@@ -114,10 +116,10 @@ def _checks(rule: Rule, draw: Draw, params: SamplingParams | None) -> list[Check
         )
     found += [Check(rule, draw, len(widths) + 1, widths) for widths in [(2,), (3,), (2, 1), (1, 2), (2, 2)]]
     wide = 4 if draw is Draw.DETERMINISTIC else 3
-    found.append(Check(rule, draw, 3, (2, 1), params=_PROCESSED, processed="all processors", vocab_size=wide))
+    found.append(Check(rule, draw, 3, (2, 1), params=PROCESSED, processed="all processors", vocab_size=wide))
     found.append(Check(rule, draw, 3, (2,), passes=2))
     found.append(Check(rule, draw, 3, plan=(4, 2, 2)))
-    found.append(Check(rule, draw, 3, plan=(3, 2, 2), params=_PROCESSED, processed="all processors"))
+    found.append(Check(rule, draw, 3, plan=(3, 2, 2), params=PROCESSED, processed="all processors"))
     return found if own is None else [*found, Check(rule, draw, 3, (2, 1), params=own, processed="your settings")]
 
 
@@ -131,19 +133,24 @@ def cheapest_first(checks: Iterable[Check]) -> list[Check]:
     return sorted(checks, key=lambda check: (check.passes, np.prod(check.plan or check.widths), check.length))
 
 
-def run_check(check: Check, design: Fault, seeds: tuple[int, int] = (21, 22)) -> float:
+def run_check(
+    check: Check, design: Fault, make: Callable[[Any], Any] = np.asarray, seeds: tuple[int, int] = (21, 22)
+) -> float:
     """The largest difference from plain decoding over all texts; infinite where a coin is asked for twice.
 
     Args:
         check: what is enumerated.
         design: the shipped code, or a biased one.
+        make: gives an array of the kind that the laws are made of, from a NumPy one.
         seeds: of the toy target and the toy drafter.
     """
-    ends = (check.vocab_size - 1,) if check.params is _PROCESSED else ()
+    ends = (check.vocab_size - 1,) if check.params is PROCESSED else ()
 
     @cache
     def toys(text: Text) -> tuple[Toy, Toy]:
-        target, draft = (Toy(seed, check.vocab_size, check.params, text, ends) for seed in seeds)
+        target, draft = (
+            Toy(seed, check.vocab_size, check.params, committed=text, end_ids=ends, make=make) for seed in seeds
+        )
         return target, draft
 
     def one_pass(coins: Any, text: Text, turn: int) -> Text:
@@ -153,8 +160,8 @@ def run_check(check: Check, design: Fault, seeds: tuple[int, int] = (21, 22)) ->
         view = RequestView("r", check.rule, ("toy",), None, len(PROMPT), 0, 99)
         proposal = trim(proposal, _admitted(proposal), view, design.steps)
         start = [len(PROMPT) + len(text)]
-        (result,) = verify([check.rule], ToyLaws(target, proposal), [proposal], coins, start, design.steps)
-        return (*(int(proposal.tokens[node]) for node in result.nodes), int(result.next_token))
+        (result,) = verify([check.rule], ToyLaws(target, [proposal]), [proposal], coins, start, design.steps)
+        return emitted(proposal, result)
 
     def decode(coins: Any) -> Text:
         text: Text = ()
@@ -163,7 +170,7 @@ def run_check(check: Check, design: Fault, seeds: tuple[int, int] = (21, 22)) ->
             text += design.emit(lambda text=text, turns=turns: one_pass(coins, text, next(turns)))  # type: ignore[misc]
         return text
 
-    plain = toys(())[0].law
+    plain = toys(())[0].numpy_law
     try:
         outcomes = enumerate_law(decode)
     except ValueError as error:
@@ -179,7 +186,9 @@ def _proposed(check: Check, coins: Any, drafter: Toy, text: Text, design: Fault)
         return draw_tree(coins, drafter, check.widths, check.draw, design.steps)
     nodes, depth, width = check.plan
     model = DraftModel(
-        ToyTarget(Toy(drafter.seed, drafter.vocab_size, drafter.params)), drafter.vocab_size, steps=design.steps
+        ToyTarget(Toy(drafter.seed, drafter.vocab_size, drafter.processor.params)),
+        drafter.vocab_size,
+        steps=design.steps,
     )
     model.load()
     model.begin("r", [*PROMPT, *text])

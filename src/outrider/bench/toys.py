@@ -4,7 +4,7 @@ Laws are noise keyed by the text, so no two paths have the same one. This module
 the same seed gives the same laws everywhere.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,17 +15,15 @@ from outrider.analysis.enumerate import Text
 from outrider.core.growth import Place
 from outrider.core.params import Draw, SamplingParams
 from outrider.core.process import History, Processor
-from outrider.core.steps import Steps
+from outrider.core.steps import STEPS, Steps
 from outrider.core.tree import path
-from outrider.core.types import Proposal
+from outrider.core.types import Proposal, VerifyResult
 from outrider.models.table import TokenCache
 
-__all__ = ["PROMPT", "Toy", "ToyLaws", "ToyTarget", "draw_tree"]
+__all__ = ["PROMPT", "Toy", "ToyLaws", "ToyTarget", "draw_tree", "emitted"]
 
 PROMPT = (1, 0)
 """The prompt before every toy text."""
-
-_SCALE = 1.5
 
 
 class Toy:
@@ -34,46 +32,74 @@ class Toy:
     Args:
         seed: of the noise.
         vocab_size: number of tokens.
-        params: the processing chain.
+        params: the processing chain; left out, plain sampling at temperature 1.
         committed: output tokens that stand already.
         end_ids: tokens that end a text; banned before `min_tokens`.
+        make: gives an array of the kind that the laws are made of, NumPy or torch, from a NumPy one.
+        scale: of the noise; larger gives sharper laws.
     """
 
     def __init__(
-        self, seed: int, vocab_size: int, params: SamplingParams, committed: Text = (), end_ids: Sequence[int] = ()
+        self,
+        seed: int,
+        vocab_size: int = 3,
+        params: SamplingParams | None = None,
+        *,
+        committed: Text = (),
+        end_ids: Sequence[int] = (),
+        make: Callable[[Any], Any] = np.asarray,
+        scale: float = 1.5,
     ) -> None:
-        self.seed, self.vocab_size, self.params = seed, vocab_size, params
-        self.processor = Processor(params, vocab_size, end_ids)
+        self.seed, self.vocab_size, self.make, self.scale = seed, vocab_size, make, scale
+        self.processor = Processor(params or SamplingParams(temperature=1.0), vocab_size, end_ids)
         self.history = History(PROMPT)
         self.history.extend(committed)
-        self._laws: dict[Text, NDArray[np.float64]] = {}
+        self._laws: dict[Text, Any] = {}
 
     def logits(self, text: Text) -> NDArray[np.float64]:
         """[V] logits after committed tokens and a path."""
         text = (*self.history.output, *text)
-        return _SCALE * np.random.default_rng([self.seed, *text]).normal(size=self.vocab_size)
+        return self.scale * np.random.default_rng([self.seed, *text]).normal(size=self.vocab_size)
 
-    def law(self, text: Text) -> NDArray[np.float64]:
+    def law(self, text: Text) -> Any:
         """[V] the law after a path."""
         if text not in self._laws:
             state = self.processor.start(self.history)
             for token in text:
                 state = state.child(token)
-            self._laws[text] = np.asarray(self.processor.law(self.logits(text)[None, :], [state])[0])
+            self._laws[text] = self.processor.law(self.make(self.logits(text)[None, :]), [state])[0]
         return self._laws[text]
+
+    def numpy_law(self, text: Text) -> NDArray[np.float64]:
+        """[V] the law after a path, as a NumPy array."""
+        return np.asarray(self.law(text))
 
 
 class ToyLaws:
-    """`Laws` of a toy target for one proposal."""
+    """`Laws` of a toy target for proposals.
 
-    def __init__(self, target: Toy, proposal: Proposal) -> None:
-        self._target, self._proposal = target, proposal
+    Attributes:
+        pulled: (request, node) of every law that was asked for.
+    """
 
-    def at(self, requests: Any, nodes: Any) -> Any:  # noqa: ARG002 - the protocol's
+    def __init__(self, target: Toy, proposals: Sequence[Proposal]) -> None:
+        self._target, self._proposals = target, proposals
+        self.pulled: list[tuple[int, int]] = []
+
+    def at(self, requests: NDArray[np.int64], nodes: NDArray[np.int64]) -> Any:
         """[k, V] laws after nodes."""
-        proposal = self._proposal
-        paths = [path(proposal.parents, node) for node in nodes.tolist()]
-        return np.stack([self._target.law(tuple(int(proposal.tokens[n]) for n in nodes)) for nodes in paths])
+        asked = list(zip(requests.tolist(), nodes.tolist(), strict=True))
+        self.pulled += asked
+        rows = [self._target.law(self._text(self._proposals[request], node)) for request, node in asked]
+        if isinstance(rows[0], np.ndarray):
+            return np.stack(rows)
+        import torch
+
+        return torch.stack(rows)
+
+    @staticmethod
+    def _text(proposal: Proposal, node: int) -> Text:
+        return tuple(int(proposal.tokens[above]) for above in path(proposal.parents, node))
 
 
 class ToyTarget:
@@ -108,7 +134,7 @@ class ToyTarget:
         return SimpleNamespace(logits=torch.from_numpy(np.stack(wanted)), hidden={}, seconds=0.0)
 
 
-def draw_tree(coins: Any, drafter: Toy, widths: Sequence[int], draw: Draw, steps: Steps) -> Proposal:
+def draw_tree(coins: Any, drafter: Toy, widths: Sequence[int], draw: Draw, steps: Steps = STEPS) -> Proposal:
     """A tree with `widths[d]` children a node at depth d, drawn from the drafter's laws."""
     tokens: list[int] = []
     parents: list[int] = []
@@ -119,7 +145,7 @@ def draw_tree(coins: Any, drafter: Toy, widths: Sequence[int], draw: Draw, steps
     for width in widths:
         following = []
         for parent, text in frontier:
-            law, position = drafter.law(text), len(PROMPT) + len(drafter.history.output) + len(text)
+            law, position = drafter.numpy_law(text), len(PROMPT) + len(drafter.history.output) + len(text)
             drawn = steps.draw_children(coins, law, Place(parent, position), width, draw)
             if drawn.tokens:
                 rows.append(law if drawn.law is None else drawn.law)
@@ -130,11 +156,17 @@ def draw_tree(coins: Any, drafter: Toy, widths: Sequence[int], draw: Draw, steps
                 draws.append(int(kind))
                 confidence.append(float(law[token]))
         frontier = following
+    probs = np.stack(rows) if rows else np.zeros((0, drafter.vocab_size))
     return Proposal(
         tokens=np.asarray(tokens, dtype=np.int64),
         parents=np.asarray(parents, dtype=np.int64),
         draw=np.asarray(draws, dtype=np.int64),
         source=("toy",) * len(tokens),
         confidence=np.minimum(1.0, confidence),
-        probs=None if draw is Draw.DETERMINISTIC else np.stack(rows),
+        probs=None if draw is Draw.DETERMINISTIC else drafter.make(probs),
     )
+
+
+def emitted(proposal: Proposal, result: VerifyResult) -> Text:
+    """The tokens that a judged proposal gives."""
+    return (*(int(proposal.tokens[node]) for node in result.nodes), int(result.next_token))
