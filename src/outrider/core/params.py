@@ -21,7 +21,17 @@ GREEDY_TEMPERATURE = 1e-5
 
 
 class Rule(enum.Enum):
-    """How the target judges a proposal. All but TYPICAL keep the target's law; TYPICAL is never chosen unasked."""
+    """How the target judges a proposal. All but TYPICAL keep the target's law; TYPICAL is never chosen unasked.
+
+    Attributes:
+        MATCH: draw the target's own token with its own noise and keep drafts that equal it; the same seed gives the
+            same text with and without drafts. Any draw, any tree.
+        TOKEN: accept and correct token by token (speculative sampling), children of a node in turn; any draw of its
+            own chance, any tree.
+        BLOCK: judge a chain as a whole, from its end; on average it accepts at least as much as TOKEN.
+        TRAVERSAL: the same for trees, leaf by leaf.
+        TYPICAL: accept whatever the target finds likely enough. Approximate: the output law is another one.
+    """
 
     MATCH = "match"
     TOKEN = "token"
@@ -36,7 +46,15 @@ class Rule(enum.Enum):
 
 
 class Draw(enum.IntEnum):
-    """How a draft token came about; it decides what a law-exact rule has to correct."""
+    """How a draft token came about; it decides what a law-exact rule has to correct.
+
+    Attributes:
+        DETERMINISTIC: without chance, as lookup and the most probable tokens are.
+        SHARED_NOISE: with the noise that the target will draw with (MATCH).
+        IID: siblings drawn one by one from the drafter's law.
+        WITHOUT_REPLACEMENT: siblings drawn from what the ones before left of it.
+        TOP_PLUS_SAMPLE: the most probable tokens and one drawn from the rest.
+    """
 
     DETERMINISTIC = 0
     SHARED_NOISE = 1

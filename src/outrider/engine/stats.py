@@ -28,12 +28,16 @@ class SpecStats:
         steps: judged passes of a request.
         drafted_steps: of these, the ones that verified at least one draft token.
         zero_accept_steps: drafted steps in which no draft token was accepted.
-        drafted, accepted, discarded: draft tokens verified, emitted, and accepted but cut away by a stop or limit.
+        drafted: draft tokens verified.
+        accepted: of these, emitted.
+        discarded: accepted, but cut away by a stop or limit.
         rejections: steps in which a draft token was tried and refused.
         emitted: tokens emitted.
         rows: rows that the requests had in these passes, last prompt chunks included.
-        draft_seconds, verify_seconds: time spent drafting and in target passes; of a shared pass the share by rows.
-        attempts_at, accepts_at: depth -> how often a draft token was tried, and accepted, at that depth (from 0).
+        draft_seconds: time spent drafting.
+        verify_seconds: time spent in target passes; of a shared pass the share by rows.
+        attempts_at: depth -> how often a draft token was tried at that depth (from 0).
+        accepts_at: depth -> how often one was accepted there.
         accepted_by: drafter -> emitted draft tokens.
         drafted_by: drafter -> verified draft tokens.
         lengths: number of accepted tokens -> drafted steps with it.
