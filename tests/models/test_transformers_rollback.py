@@ -7,7 +7,7 @@ import torch
 from library_models import REPLAYED, VOCAB, library_target
 from outrider.errors import CacheFullError
 from outrider.models.base import ForwardInputs, Segment
-from outrider.models.transformers_rollback import Checkpoint, StateCache, _tensors
+from outrider.models.transformers_state import Checkpoint, StateCache, _tensors
 
 
 def chain(slot, cached, tokens, wanted=()):

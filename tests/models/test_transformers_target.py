@@ -17,7 +17,7 @@ from outrider.models.base import ForwardInputs, Segment
 from outrider.models.decoder import Decoder
 from outrider.models.toy import random_source, toy_config
 from outrider.models.transformers_model import context_length
-from outrider.models.transformers_rollback import StateCache
+from outrider.models.transformers_state import StateCache
 from outrider.models.transformers_target import transformers_target
 
 PARENTS = np.array([-1, -1, 0, 1, 0, 3, 2])

@@ -9,14 +9,15 @@ from collections.abc import Sequence
 
 import torch
 
-from outrider.cache.slots import Slots, check_nodes
+from outrider.cache.slots import check_nodes
+from outrider.cache.slotted import SlottedCache
 
 __all__ = ["KEY_BLOCK", "KVCache"]
 
 KEY_BLOCK = 128  # keys are read in whole blocks of this many rows
 
 
-class KVCache:
+class KVCache(SlottedCache):
     """Keys and values of many sequences; implements `cache.base.Cache`.
 
     Args:
@@ -38,9 +39,9 @@ class KVCache:
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> None:
+        super().__init__(max_tokens)
         self._shape = (num_layers, 2, num_kv_heads, head_dim)
         self._dtype, self._device = dtype, torch.device(device)
-        self._slots = Slots(max_tokens)
         self._tensors: dict[int, torch.Tensor] = {}
         self._layers: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = {}
 
@@ -61,15 +62,6 @@ class KVCache:
         return num_layers * pair * num_heads * head_dim * self._dtype.itemsize
 
     @property
-    def free_rows(self) -> int | None:
-        """Rows that may still be reserved; None without a bound."""
-        return self._slots.free_rows
-
-    def reserved(self, slot: int) -> int:
-        """Rows that a slot may hold without another reservation."""
-        return self._slots.reserved(slot)
-
-    @property
     def nbytes(self) -> int:
         """Bytes of all slots' tensors."""
         return sum(tensor.nbytes for tensor in self._tensors.values())
@@ -85,28 +77,16 @@ class KVCache:
         self._slots.release(slot)
         del self._tensors[slot], self._layers[slot]
 
-    def length(self, slot: int) -> int:
-        """Number of rows that the slot holds."""
-        return self._slots.length(slot)
-
     def reserve(self, slot: int, length: int) -> None:
         """Make room for `length` rows in all; the tensor grows by at least a quarter, so that growing stays cheap.
 
         Raises:
             CacheFullError: the cache's budget does not allow it; nothing has changed.
         """
-        self._slots.reserve(slot, length)
+        super().reserve(slot, length)
         capacity = self._tensors[slot].shape[3]
         if length > capacity:
             self._allocate(slot, max(length, capacity + capacity // 4))
-
-    def check_reserved(self, slot: int, length: int) -> None:
-        """Check that a slot may hold `length` rows.
-
-        Raises:
-            CacheFullError: they were not reserved.
-        """
-        self._slots.check_reserved(slot, length)
 
     def extend(self, slot: int, length: int) -> None:
         """Count the rows up to `length` as held; `write` fills them layer by layer.
@@ -173,9 +153,7 @@ class KVCache:
             ValueError: `source` holds fewer rows.
             CacheFullError: the budget does not allow it; nothing has changed.
         """
-        if length > self._slots.length(source):
-            raise ValueError(f"slot {source} holds {self._slots.length(source)} rows, cannot copy {length}")
-        self.reserve(to, length)
+        self._begin_copy(source, to, length)
         self._tensors[to][:, :, :, :length] = self._tensors[source][:, :, :, :length]
         self._slots.extend(to, length)
 

@@ -13,7 +13,8 @@ import torch
 from numpy.typing import NDArray
 
 from outrider.cache.base import Cache
-from outrider.cache.slots import Slots, check_nodes
+from outrider.cache.slots import check_nodes
+from outrider.cache.slotted import SlottedCache
 from outrider.core.tree import path
 from outrider.models.base import ForwardInputs, ForwardOutputs, Segment
 
@@ -23,7 +24,7 @@ LogitsFunction = Callable[[tuple[int, ...]], NDArray[np.float32]]
 _UNWRITTEN = -1
 
 
-class TokenCache:
+class TokenCache(SlottedCache):
     """Stores the tokens of every slot; implements `cache.base.Cache`.
 
     Args:
@@ -31,19 +32,10 @@ class TokenCache:
     """
 
     def __init__(self, max_tokens: int | None = None) -> None:
-        self._slots = Slots(max_tokens)
+        super().__init__(max_tokens)
         self._tokens: dict[int, NDArray[np.int64]] = {}
 
     row_bytes = 8  # one number
-
-    @property
-    def free_rows(self) -> int | None:
-        """Rows that may still be reserved; None without a bound."""
-        return self._slots.free_rows
-
-    def reserved(self, slot: int) -> int:
-        """Rows that a slot may hold without another reservation."""
-        return self._slots.reserved(slot)
 
     @property
     def nbytes(self) -> int:
@@ -61,17 +53,13 @@ class TokenCache:
         self._slots.release(slot)
         del self._tokens[slot]
 
-    def length(self, slot: int) -> int:
-        """Number of rows that the slot holds."""
-        return self._slots.length(slot)
-
     def tokens(self, slot: int) -> NDArray[np.int64]:
         """[length] the tokens that the slot holds."""
         return self._tokens[slot][: self.length(slot)]
 
     def reserve(self, slot: int, length: int) -> None:
         """Make room for `length` rows in all; raises CacheFullError."""
-        self._slots.reserve(slot, length)
+        super().reserve(slot, length)
         grown = np.full(self._slots.reserved(slot), _UNWRITTEN, dtype=np.int64)
         held = self._tokens[slot]
         grown[: len(held)] = held
@@ -96,9 +84,7 @@ class TokenCache:
 
     def copy(self, source: int, to: int, length: int) -> None:
         """Make slot `to` hold copies of the first `length` rows of `source`, and nothing else."""
-        if length > self.length(source):
-            raise ValueError(f"slot {source} holds {self.length(source)} rows, cannot copy {length}")
-        self.reserve(to, length)
+        self._begin_copy(source, to, length)
         self._tokens[to][:length] = self._tokens[source][:length]
         self._slots.extend(to, length)
 

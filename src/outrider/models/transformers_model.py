@@ -15,7 +15,7 @@ from torch import nn
 
 from outrider.errors import UnsupportedModelError
 
-__all__ = ["CausalModel", "context_length"]
+__all__ = ["CausalModel", "LibraryTarget", "context_length"]
 
 _LARGEST_COPY = 4 << 30
 _UNBOUNDED = 1 << 20  # models without a table of positions name no limit
@@ -205,3 +205,40 @@ def _first_change(config: Any) -> int | None:
     lengths = [rope.get(names) or getattr(config, names, None) for rope in changing]
     known = [int(length) for length in lengths if length]
     return min(known) if known else int(getattr(config, "max_position_embeddings", 0)) or None
+
+
+class LibraryTarget:
+    """What targets around a model of the library have in common; they add the cache and the pass.
+
+    Args:
+        model: the model.
+        longest: positions that it was made for.
+    """
+
+    def __init__(self, model: CausalModel, longest: int) -> None:
+        self._model, self._longest, self._vocab_size = model, longest, 0
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model runs."""
+        return self._model.device
+
+    @property
+    def vocab_size(self) -> int:
+        """Width of a logits row."""
+        return self._vocab_size
+
+    @property
+    def context_length(self) -> int:
+        """Largest number of positions."""
+        return self._longest
+
+    @property
+    def weights(self) -> str:
+        """The type of the weights."""
+        return str(self._model.dtype).removeprefix("torch.")
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of all matrices as stored, each once; those of all experts."""
+        return self._model.weight_bytes

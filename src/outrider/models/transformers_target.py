@@ -27,7 +27,7 @@ from outrider.models.transformers_attention import (
     running_pass,
     shapes_of,
 )
-from outrider.models.transformers_model import CausalModel, context_length
+from outrider.models.transformers_model import CausalModel, LibraryTarget, context_length
 
 __all__ = ["AttentionTarget", "TransformersTarget", "transformers_target"]
 
@@ -50,7 +50,7 @@ class TransformersTarget(Target, Protocol):
         """How rejected tokens are undone: "truncate" or "replay"."""
 
 
-class AttentionTarget:
+class AttentionTarget(LibraryTarget):
     """A model whose layers all attend through the library's interface; implements `models.base.Target`.
 
     Args:
@@ -65,36 +65,11 @@ class AttentionTarget:
 
     def __init__(self, model: CausalModel, longest: int) -> None:
         register()
-        self._model, self._longest = model, longest
+        super().__init__(model, longest)
         model.model.set_attn_implementation(IMPLEMENTATION)
         self._shapes = self._find_shapes()
         if not self._shapes:
             raise UnsupportedModelError(f"{model.name} does not ask the attention interface")
-
-    @property
-    def device(self) -> torch.device:
-        """Where the model runs."""
-        return self._model.device
-
-    @property
-    def vocab_size(self) -> int:
-        """Width of a logits row."""
-        return self._vocab_size
-
-    @property
-    def context_length(self) -> int:
-        """Largest number of positions."""
-        return self._longest
-
-    @property
-    def weights(self) -> str:
-        """The type of the weights."""
-        return str(self._model.dtype).removeprefix("torch.")
-
-    @property
-    def weight_bytes(self) -> int:
-        """Bytes of all matrices as stored, each once; those of all experts."""
-        return self._model.weight_bytes
 
     def make_cache(self, max_tokens: int | None = None) -> KVCache:
         """Give an empty cache for this model.
