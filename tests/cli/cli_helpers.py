@@ -66,8 +66,8 @@ def write_model(path: Path, *, template: bool = True, **changes: Any) -> Path:
     import torch
     from safetensors.torch import save_file
 
-    from outrider.models.loading.checkpoint import expected_shapes
     from outrider.models.loading.folder_config import config_from_folder
+    from outrider.models.shapes import expected_shapes
 
     path.mkdir()
     values = _CONFIG | changes

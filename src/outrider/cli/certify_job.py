@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from outrider.core.params import Rule, SamplingParams, Speculation
+from outrider.cli.speculating import read_speculation
+from outrider.core.params import SamplingParams, Speculation
 from outrider.drafters.registry import check_drafter
 from outrider.errors import InvalidRequestError
 from outrider.models.loading.load import check_dtype, check_implementation
@@ -76,14 +77,7 @@ class CertifyJob:
 
     def speculation(self) -> Speculation:
         """How texts are speculated on."""
-        rules = {rule.value: rule for rule in Rule}
-        if self.rule not in rules:
-            raise InvalidRequestError(f"--rule is {self.rule!r}; choose one of {', '.join(rules)}.")
-        if self.rule == Rule.BLOCK.value and self.tree is not None:
-            raise InvalidRequestError(
-                f"--tree is {self.tree!r}, but --rule block judges chains; leave --tree out or choose --rule traversal."
-            )
-        return Speculation(rule=rules[self.rule], length=self.length, tree=self.tree)
+        return read_speculation(self.rule, self.length, self.tree)
 
     def draft_models(self) -> list[str]:
         """Names of the models that the drafters load; all options of the drafters are checked."""

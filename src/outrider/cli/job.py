@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from outrider.core.params import Rule, SamplingParams, Speculation
+from outrider.cli.speculating import read_speculation
+from outrider.core.params import SamplingParams, Speculation
 from outrider.drafters.registry import check_drafter
 from outrider.engine.config import EngineConfig
 from outrider.errors import InvalidRequestError
@@ -96,14 +97,7 @@ class Job:
 
     def speculation(self) -> Speculation:
         """How the request may be speculated on."""
-        rules = {rule.value: rule for rule in Rule}
-        if self.rule not in rules:
-            raise InvalidRequestError(f"--rule is {self.rule!r}; choose one of {', '.join(rules)}.")
-        if self.rule == Rule.BLOCK.value and self.tree is not None:
-            raise InvalidRequestError(
-                f"--tree is {self.tree!r}, but --rule block judges chains; leave --tree out or choose --rule traversal."
-            )
-        return Speculation(rule=rules[self.rule], length=self.length, tree=self.tree)
+        return read_speculation(self.rule, self.length, self.tree)
 
     def draft_models(self) -> list[str]:
         """Names of the models that the drafters load; all options of the drafters are checked."""

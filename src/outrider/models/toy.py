@@ -12,6 +12,7 @@ import torch
 
 from outrider.models.config import ModelConfig, Rope
 from outrider.models.decoder import Decoder, Kernels
+from outrider.models.shapes import expected_shapes
 from outrider.models.table import TableTarget, TokenCache
 
 __all__ = ["MemorySource", "TableTarget", "TokenCache", "random_decoder", "random_source", "toy_config"]
@@ -91,7 +92,7 @@ def random_source(config: ModelConfig, seed: int, scale: float = 0.3) -> MemoryS
             name: 1 + 0.1 * torch.randn(shape, generator=generator)
             if name.endswith("norm.weight")
             else scale * torch.randn(shape, generator=generator)
-            for name, shape in _shapes(config).items()
+            for name, shape in expected_shapes(config).items()
         }
     )
 
@@ -117,39 +118,3 @@ def random_decoder(
     """
     numbers = toy_config(**config)
     return Decoder(numbers, random_source(numbers, seed, scale), dtype=dtype, invariant=invariant, kernels=kernels)
-
-
-def _shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Name -> shape of all tensors, in a fixed order."""
-    hidden, width = config.hidden_size, config.num_heads * config.head_dim
-    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (config.vocab_size, hidden)}
-    for index in range(config.num_layers):
-        shapes |= {f"model.layers.{index}.{name}": shape for name, shape in _layer_shapes(config, width).items()}
-    shapes["model.norm.weight"] = (hidden,)
-    if not config.tied_head:
-        shapes["lm_head.weight"] = (config.vocab_size, hidden)
-    return shapes
-
-
-def _layer_shapes(config: ModelConfig, width: int) -> dict[str, tuple[int, ...]]:
-    hidden, inner, kv_width = config.hidden_size, config.intermediate_size, config.num_kv_heads * config.head_dim
-    matrices = {
-        "self_attn.q_proj": (width, hidden, config.qkv_bias),
-        "self_attn.k_proj": (kv_width, hidden, config.qkv_bias),
-        "self_attn.v_proj": (kv_width, hidden, config.qkv_bias),
-        "self_attn.o_proj": (hidden, width, config.output_bias),
-        "mlp.gate_proj": (inner, hidden, config.mlp_bias),
-        "mlp.up_proj": (inner, hidden, config.mlp_bias),
-        "mlp.down_proj": (hidden, inner, config.mlp_bias),
-    }
-    shapes: dict[str, tuple[int, ...]] = {
-        "input_layernorm.weight": (hidden,),
-        "post_attention_layernorm.weight": (hidden,),
-    }
-    for name, (rows, columns, has_bias) in matrices.items():
-        shapes[f"{name}.weight"] = (rows, columns)
-        if has_bias:
-            shapes[f"{name}.bias"] = (rows,)
-    if config.qk_norm:
-        shapes["self_attn.q_norm.weight"] = shapes["self_attn.k_norm.weight"] = (config.head_dim,)
-    return shapes

@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import save_file
 
 from outrider.models.config import ModelConfig
-from outrider.models.loading.checkpoint import expected_shapes
 from outrider.models.loading.folder_config import SUPPORTED_FAMILIES, config_from_folder
+from outrider.models.shapes import expected_shapes
 
 HEADS, KV_HEADS, HEAD_DIM = 4, 2, 16
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from outrider.errors import DamagedModelError, UnsupportedModelError
 from outrider.models.config import ModelConfig, TensorSource
+from outrider.models.shapes import expected_shapes
 
 if TYPE_CHECKING:
     import torch
@@ -20,14 +21,11 @@ if TYPE_CHECKING:
     from outrider.models.loading.defaults import GenerationDefaults
     from outrider.models.tokenizer import Tokenizer
 
-__all__ = ["Checkpoint", "CheckpointSource", "check_tensors", "expected_shapes"]
+__all__ = ["Checkpoint", "CheckpointSource", "check_tensors"]
 
 
 class CheckpointSource(TensorSource, Protocol):
-    """A tensor source that can say more about a tensor without reading it."""
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        """Shape of a tensor, rows first."""
+    """A tensor source that says how its weights are stored."""
 
     @property
     def quantisation(self) -> str:
@@ -75,46 +73,6 @@ class Checkpoint:
                 count *= size
             total += count
         return total
-
-
-def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Name and shape of every tensor that a decoder with these numbers reads."""
-    shapes: dict[str, tuple[int, ...]] = {
-        "model.embed_tokens.weight": (config.vocab_size, config.hidden_size),
-        "model.norm.weight": (config.hidden_size,),
-    }
-    if not config.tied_head:
-        shapes["lm_head.weight"] = (config.vocab_size, config.hidden_size)
-    for layer in range(config.num_layers):
-        for name, shape in _layer_shapes(config).items():
-            shapes[f"model.layers.{layer}.{name}"] = shape
-    return shapes
-
-
-def _layer_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Name and shape of the tensors of one layer."""
-    hidden, inner = config.hidden_size, config.intermediate_size
-    queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    products = {
-        "self_attn.q_proj": (queries, hidden, config.qkv_bias),
-        "self_attn.k_proj": (keys, hidden, config.qkv_bias),
-        "self_attn.v_proj": (keys, hidden, config.qkv_bias),
-        "self_attn.o_proj": (hidden, queries, config.output_bias),
-        "mlp.gate_proj": (inner, hidden, config.mlp_bias),
-        "mlp.up_proj": (inner, hidden, config.mlp_bias),
-        "mlp.down_proj": (hidden, inner, config.mlp_bias),
-    }
-    shapes: dict[str, tuple[int, ...]] = {
-        "input_layernorm.weight": (hidden,),
-        "post_attention_layernorm.weight": (hidden,),
-    }
-    for name, (outputs, inputs, has_bias) in products.items():
-        shapes[f"{name}.weight"] = (outputs, inputs)
-        if has_bias:
-            shapes[f"{name}.bias"] = (outputs,)
-    if config.qk_norm:
-        shapes["self_attn.q_norm.weight"] = shapes["self_attn.k_norm.weight"] = (config.head_dim,)
-    return shapes
 
 
 def check_tensors(config: ModelConfig, source: CheckpointSource, where: Path) -> None:
