@@ -111,7 +111,8 @@ def test_counters_of_a_server_give_the_rates_that_they_can() -> None:
     assert row["accepted_fraction"] == pytest.approx(8 / 12)
     assert row["mean_accepted_length"] == pytest.approx(8 / 3)
     assert row["accepted_share_at"] == pytest.approx([1, 1, 1 / 3, 1 / 3])
-    assert "acceptance_rate" not in row
+    assert [row[name] for name in ("acceptance_rate", "zero_accept_fraction", "coverage")] == [None] * 3
+    assert row["acceptance_rate_at"] == []
     assert row["loop_share"] is None
     assert row["drafted_off"] == 0
 

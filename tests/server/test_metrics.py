@@ -1,6 +1,7 @@
 """What Prometheus reads: the engine's own sums, always rising, understood by our own reader of servers."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from server_helpers import CHAT, MODEL, Live, make_engine, serving, wait_until
 
 from outrider.bench.counters import parse_counters
+from outrider.bench.remote import ON, Remote, Side
+from outrider.bench.summary import summarise
 from outrider.engine.stats import SpecStats
+from outrider.workloads import PromptItem
 
 ROOT = Path(__file__).parents[2]
 
@@ -53,6 +57,28 @@ def test_the_page_holds_the_engine_s_sums() -> None:
         assert rejected == stats.rejected
         by_place = [counters[f"at {n}"] for n in range(len(stats.accepts_at))]
         assert by_place == sorted(by_place, reverse=True)
+
+
+def test_a_benchmark_of_the_server_gives_the_engine_s_own_rates() -> None:
+    """What `outrider bench --endpoint` finds out from outside is what the engine counted inside."""
+    items = [(text, PromptItem(text, "t", ({"role": "user", "content": text},))) for text in ("abcabc", "aaaa", "no")]
+    with serving() as live:
+        address = Side(live.url, {"ignore_eos": True})
+        remote = Remote(address, replace(address, body={**address.body, "speculation": {"off": True}}), None)
+        rounds = list(remote.rounds(items, [0.0], max_tokens=40, seed=1, raw=False, done=set()))
+        remote.close()
+        inside: SpecStats = live.server.worker.call(lambda engine: engine.stats).result(30)
+        (row,) = summarise(rounds)
+    runs = [r.runs[ON].counters or {} for r in rounds]
+    total = {name: sum(run.get(name, 0) for run in runs) for name in {name for run in runs for name in run}}
+    assert 0 < total["drafts"] <= total["passes"] < inside.steps  # a warm-up too
+    assert row["block_efficiency"] == pytest.approx(120 / total["passes"])
+    assert row["acceptance_rate"] == pytest.approx(total["accepted"] / (total["accepted"] + total["rejections"]))
+    assert row["acceptance_rate_at"][0] == pytest.approx(total["at 0"] / total["tried at 0"])
+    assert row["zero_accept_fraction"] == pytest.approx(total["zero accepts"] / total["drafts"])
+    assert row["coverage"] == pytest.approx(total["drafts"] / total["passes"])
+    assert row["wasted_row_fraction"] == pytest.approx(row["wasted_rows"] / (total["drafted"] + total["passes"]))
+    assert row["drafted_off"] == 0
 
 
 def test_counters_never_fall_whatever_happens(live: Live) -> None:

@@ -18,8 +18,14 @@ _NAMES = {
     "spec_decode_num_drafts_total": "drafts",
     "spec_decode_num_draft_tokens_total": "drafted",
     "spec_decode_num_accepted_tokens_total": "accepted",
+    "spec_decode_num_rejections_total": "rejections",
+    "spec_decode_num_zero_accept_drafts_total": "zero accepts",
+    "target_passes_total": "passes",
 }
-_BY_POSITION = "spec_decode_num_accepted_tokens_per_pos_total"
+_BY_POSITION = {
+    "spec_decode_num_accepted_tokens_per_pos_total": "at",
+    "spec_decode_num_attempts_per_pos_total": "tried at",
+}
 
 
 def read_counters(client: "httpx.Client", url: str) -> dict[str, float] | None:
@@ -30,8 +36,8 @@ def read_counters(client: "httpx.Client", url: str) -> dict[str, float] | None:
         url: address of its metrics.
 
     Returns:
-        "drafts" (steps that drafted), "drafted", "accepted" and "at 0", "at 1", ... (accepted tokens by position), as
-        far as the server has them; None where it has none.
+        "drafts" (steps that drafted), "drafted", "accepted", "rejections", "zero accepts", "passes", "at 0", "at 1",
+        ... (accepted tokens by position) and "tried at 0", ..., as far as the server has them; None where it has none.
     """
     import httpx
 
@@ -71,6 +77,6 @@ def _name(name: str, labels: Mapping[str, str]) -> str | None:
     if prefix is None:
         return None
     bare = name.removeprefix(prefix)
-    if bare == _BY_POSITION:
-        return f"at {int(labels['position'])}"
+    if bare in _BY_POSITION:
+        return f"{_BY_POSITION[bare]} {int(labels['position'])}"
     return _NAMES.get(bare)

@@ -5,7 +5,7 @@ Invariants: every rate is a ratio of sums over prompts, never a mean of ratios; 
 """
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -135,18 +135,32 @@ def _from_counters(runs: Sequence[Run]) -> dict[str, Any]:
     changes = [run.counters for run in runs if run.counters is not None]
     if not changes or len(changes) < len(runs):
         return {}
-    total: Callable[[str], float] = lambda name: sum(change.get(name, 0.0) for change in changes)  # noqa: E731
-    drafts, drafted, accepted = total("drafts"), total("drafted"), total("accepted")
-    depths = sorted({int(name[3:]) for change in changes for name in change if name.startswith("at ")})
+    names = {name for change in changes for name in change}
+
+    def total(name: str) -> float | None:
+        return sum(change.get(name, 0.0) for change in changes) if name in names else None
+
+    def at(depth: int) -> float:
+        return total(f"at {depth}") or 0.0
+
+    drafts, drafted, accepted = total("drafts"), total("drafted") or 0.0, total("accepted") or 0.0
+    rejections, passes = total("rejections"), total("passes")
+    accept_depths = sorted(int(name[3:]) for name in names if name.startswith("at "))
+    tried_depths = sorted(int(name[9:]) for name in names if name.startswith("tried at "))
     emitted = sum(run.num_tokens for run in runs)
     return {
-        "block_efficiency": _ratio(emitted, emitted - accepted),
-        "accepted_share_at": [total(f"at {depth}") / drafts for depth in depths] if drafts else [],
+        "block_efficiency": _ratio(emitted, emitted - accepted if passes is None else passes),
+        "acceptance_rate": None if rejections is None else _ratio(accepted, accepted + rejections),
+        "acceptance_rate_at": [_ratio(at(depth), total(f"tried at {depth}")) or 0.0 for depth in tried_depths],
+        "accepted_share_at": [at(depth) / drafts for depth in accept_depths] if drafts else [],
         "accepted_fraction": _ratio(accepted, drafted),
         "mean_accepted_length": _ratio(accepted, drafts),
+        "zero_accept_fraction": _ratio(total("zero accepts"), drafts),
+        "coverage": _ratio(drafts, passes),
         "drafted": drafted,
         "accepted": accepted,
         "wasted_rows": drafted - accepted,
+        "wasted_row_fraction": None if passes is None else _ratio(drafted - accepted, drafted + passes),
     }
 
 
