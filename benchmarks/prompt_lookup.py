@@ -63,7 +63,7 @@ def play(records: Sequence[TextRecord], drafter: NgramDrafter, length: int) -> d
     engine = ReplayEngine(records, [drafter], Fixed(length))
     tasks: dict[str, Sums] = {}
     for record in records:
-        tasks[record.task] = tasks.get(record.task, Sums()) + Sums(engine.play(record).stats, 1)
+        tasks[record.task] = tasks.get(record.task, Sums()) + Sums(engine.play(record).request.stats, 1)
     return tasks | {"all": sum(tasks.values(), Sums())}
 
 

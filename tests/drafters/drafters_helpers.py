@@ -10,8 +10,13 @@ from outrider.core.params import Draw, Rule, SamplingParams
 from outrider.core.process import History, Processor
 from outrider.core.types import Kept, Plan
 from outrider.core.verify import verify
-from outrider.drafters.base import DraftContext, Observation
+from outrider.drafters.base import DraftContext, Drafter, Observation
 from outrider.models.base import ForwardInputs, Segment
+from outrider.policies.base import Policy
+from outrider.policies.fixed import Fixed
+from outrider.replay.engine import Played, ReplayEngine
+from outrider.replay.records import Source, TextRecord
+from outrider.replay.setups import Branching, Tree
 
 NOTHING_SEEN = Observation()
 
@@ -138,3 +143,23 @@ class Loop:
         while len(self.tokens) < self.options["num_prompt"] + count:
             self.step()
         return self.tokens[self.options["num_prompt"] :][:count]
+
+
+def play(drafter: Drafter, prompt: Sequence[int], output: Sequence[int], nodes: int, **more: Any) -> Played:
+    """A text as if a target wrote it, with a drafter that makes chains or, with `width`, trees of so many nodes."""
+    width, prediction = more.get("width", 1), more.get("prediction")
+    vocab_size = 1 + max(*prompt, *output, *(prediction or ()), 0)
+    record = TextRecord(
+        id="text",
+        task="text",
+        prompt=tuple(prompt),
+        output=tuple(output),
+        max_tokens=len(output),
+        finish_reason="length",
+        source=Source("nobody", vocab_size, len(prompt) + len(output) + len(prediction or ())),
+        prediction=None if prediction is None else tuple(prediction),
+    )
+    policy: Policy = Fixed(nodes)
+    if width > 1:
+        policy = Branching(policy, Tree(width, nodes))
+    return ReplayEngine([record], [drafter], policy).play(record)

@@ -2,14 +2,13 @@ import random
 from difflib import SequenceMatcher
 
 import pytest
-from drafters_helpers import NOTHING_SEEN, context, kept, plan
+from drafters_helpers import NOTHING_SEEN, context, kept, plan, play
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outrider.core.types import Plan
 from outrider.drafters.following import Follower
 from outrider.drafters.prediction import PredictionDrafter
-from outrider.drafters.replaying import common_share, replay
+from outrider.replay.common import common_places
 
 PROMPT = [1, 2, 3]
 LINES = [[100 + 7 * line + k for k in range(6)] + [0] for line in range(30)]
@@ -21,11 +20,9 @@ def flat(lines):
 
 
 def share(prediction, output, nodes=15, width=1):
-    result = replay(
-        PredictionDrafter(), PROMPT, output, Plan((("prediction", nodes),), nodes, width), prediction=prediction
-    )
-    assert result.num_tokens == len(output)
-    return common_share(prediction, output, result)
+    played = play(PredictionDrafter(), PROMPT, output, nodes, width=width, prediction=prediction)
+    common = common_places(prediction, output)
+    return len(common.intersection(played.accepted_at)) / len(common)
 
 
 def drafted(drafter, tokens, count, prediction=EXPECTED, *, num_prompt=3, width=1):
@@ -75,8 +72,8 @@ def test_random_edits_of_a_text_with_many_repeats_are_followed():
 
 
 def test_the_whole_text_costs_one_pass_for_each_block():
-    result = replay(PredictionDrafter(), PROMPT, EXPECTED, plan("prediction", 15), prediction=EXPECTED)
-    assert len(result.steps) == -(-len(EXPECTED) // 16)
+    played = play(PredictionDrafter(), PROMPT, EXPECTED, 15, prediction=EXPECTED)
+    assert played.request.stats.steps == -(-len(EXPECTED) // 16)
 
 
 def test_without_a_prediction_nothing_is_proposed():
@@ -182,10 +179,10 @@ def test_every_place_is_behind_the_match_that_it_claims(expected, written):
                 assert expected[place - length : place] == written[number - length : number]
 
 
-def test_the_share_of_common_tokens_is_that_of_long_common_blocks():
+def test_what_was_foretold_is_what_stands_in_long_common_blocks():
     expected, output = [1, 2, 3, 4, 9, 9, 5, 6], [1, 2, 3, 4, 7, 5, 6, 8]
-    result = replay(PredictionDrafter(), PROMPT, output, plan("prediction", 2), prediction=expected)
     blocks = SequenceMatcher(None, expected, output, autojunk=False).get_matching_blocks()
     assert [block.size for block in blocks] == [4, 2, 0]
-    assert common_share(expected, output, result) == len({0, 1, 2, 3} & set(result.accepted_at)) / 4
-    assert common_share([1], [2], result) == 1.0
+    assert common_places(expected, output) == {0, 1, 2, 3}
+    assert common_places(expected, output, shortest=2) == {0, 1, 2, 3, 5, 6}
+    assert common_places([], output) == common_places([1], [2]) == frozenset()

@@ -84,7 +84,7 @@ class Siblings:
 
 def played(records: Sequence[Any], drafters: Sequence[Any], policy: Any, length: int | None = None) -> list[SpecStats]:
     engine = ReplayEngine(records, drafters, policy)
-    return [engine.play(record, length).stats for record in records]
+    return [engine.play(record, length).request.stats for record in records]
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_a_text_that_ended_in_no_known_way_ends_with_its_last_token() -> None:
     engine, requests = live(target("table"), prompts(1), GREEDY)
     (record,) = as_records(engine, requests)
     cut = replace(record, output=record.output[:17], finish_reason="stop")
-    request = ReplayEngine([cut], [NgramDrafter(3, 1)], Fixed(8)).play(cut)
+    request = ReplayEngine([cut], [NgramDrafter(3, 1)], Fixed(8)).play(cut).request
     assert (tuple(request.output), request.stats.emitted) == (cut.output, 17)
 
 
@@ -162,7 +162,7 @@ def test_recycling_learns_from_the_recorded_path() -> None:
     records = [replace(r, top=tuple((t, (t + 1) % 12) for t in r.output)) for r in as_records(engine, requests)]
     drafter = RecyclingDrafter(2)
     playing = ReplayEngine(records, [drafter], Branching(Fixed(4), Tree(2, 8)))
-    accepted = sum(playing.play(record).stats.accepted for record in records)
+    accepted = sum(playing.play(record).request.stats.accepted for record in records)
     assert accepted > 20
     assert not playing.drafters.num_failures
 
@@ -186,6 +186,21 @@ def test_known_texts_give_known_figures() -> None:
     shown = sums.as_dict()
     assert (shown["block_efficiency"], shown["acceptance_rate"], shown["accepted_fraction"]) == (2, 0.75, 0.75)
     assert (shown["coverage"], shown["predicted_speedup"]) == (pytest.approx(1 / 3), None)
+
+
+def test_the_share_of_a_prediction_counts_what_it_foretold_and_nothing_else() -> None:
+    engine, requests = live(target("table"), prompts(1), GREEDY)
+    (record,) = as_records(engine, requests)
+    prompt, expected = (1, 2, 3), (5, 6, 7, 8, 9, 10, 11, 4, 5)
+    record = replace(record, prompt=prompt, output=(5, 6, 7, 8, 0, 1, 11, 4, 5), prediction=expected)
+    sums = replay([record], Setup(("prediction",), "fixed:length=2")).total
+    assert sums.foretold == 7  # 5 6 7 8 and 11 4 5
+    assert sums.prediction_share == sums.foretold_accepted / 7 < 1
+    plain = replay([record], Setup(("none",), "fixed:length=2")).total
+    assert (plain.foretold, plain.foretold_accepted) == (7, 0)
+    assert (sums + plain).foretold == 14
+    unforetold = replay([replace(record, prediction=None)], Setup(("none",), "fixed:length=2")).total
+    assert unforetold.prediction_share is None
 
 
 def test_rates_by_position_are_conditional() -> None:

@@ -127,19 +127,20 @@ def _about(files: Sequence[Path], records: "Sequence[TextRecord]") -> dict[str, 
 def _print(results: "Sequence[Result]") -> None:
     """One row for each setup and task, and one for all tasks of a setup."""
     is_priced = results[0].total.predicted_speedup is not None
+    is_foretold = results[0].total.prediction_share is not None
     head = ["drafters", "policy", "task", "texts", "tokens a pass", "acceptance", "by position"]
     head += ["accepted a draft", "none accepted", "coverage", "wasted rows a pass", "us drafting a step"]
-    rows = [head + ["predicted speed-up"] * is_priced]
+    rows = [head + ["share of prediction"] * is_foretold + ["predicted speed-up"] * is_priced]
     for result in results:
         named = [*result.tasks.items()] if len(result.tasks) > 1 else []
         for task, sums in [*named, ("all", result.total)]:
-            rows.append([result.setup.drafters_text, result.setup.policy_text, task, *_cells(sums)])
+            rows.append([result.setup.drafters_text, result.setup.policy_text, task, *_cells(sums, is_foretold)])
         for name, count in result.failures.items():
             note(f"note: drafter {name} failed in {count} calls and proposed nothing there.")
     print_rows(rows, right=[3, 4, 5, *range(7, len(rows[0]))])
 
 
-def _cells(sums: "Sums") -> list[str]:
+def _cells(sums: "Sums", is_foretold: bool) -> list[str]:
     stats, places = sums.stats, sums.acceptance_at
     shown = " ".join(f"{rate:.2f}" for rate in places[:_SHOWN_POSITIONS])
     cells = [
@@ -153,4 +154,6 @@ def _cells(sums: "Sums") -> list[str]:
         f"{sums.wasted_rows:.2f}",
         f"{sums.draft_microseconds:.0f}",
     ]
+    if is_foretold:
+        cells.append("-" if sums.prediction_share is None else f"{sums.prediction_share:.3f}")
     return cells if sums.predicted_speedup is None else [*cells, f"{sums.predicted_speedup:.2f}"]

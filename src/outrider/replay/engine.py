@@ -6,12 +6,12 @@ Invariant: what a request emits is its record.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from outrider.analysis.cost import CostCurve
 from outrider.core.coins import Coins
 from outrider.core.params import SamplingParams, Speculation
-from outrider.core.types import Kept, Proposal
+from outrider.core.types import Kept, Proposal, Provenance
 from outrider.drafters.base import Drafter
 from outrider.engine.batch import BatchLaws
 from outrider.engine.config import EngineConfig
@@ -25,9 +25,22 @@ from outrider.policies.base import Policy
 from outrider.replay.records import TextRecord
 from outrider.replay.target import RecordedCoins, RecordedLaws, RecordedTarget, runner_ups
 
-__all__ = ["ReplayEngine"]
+__all__ = ["Played", "ReplayEngine"]
 
 _WHOLE_PROMPT = 1 << 40  # reading a prompt costs nothing here, so it is never cut
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What came of one text.
+
+    Attributes:
+        request: the finished request, with its statistics.
+        accepted_at: places of the output whose tokens were accepted draft tokens, ascending.
+    """
+
+    request: Request
+    accepted_at: tuple[int, ...]
 
 
 class ReplayEngine(Engine):
@@ -55,30 +68,28 @@ class ReplayEngine(Engine):
         self._records: dict[str, TextRecord] = {}
         self._sequences: dict[str, tuple[int, ...]] = {}
 
-    def play(self, record: TextRecord, length: int | None = None) -> Request:
+    def play(self, record: TextRecord, length: int | None = None) -> Played:
         """Run one text to its end.
 
         Args:
             record: the text.
             length: draft tokens a step at most; None for what the policy says.
-
-        Returns:
-            The finished request, with its statistics.
         """
         params = SamplingParams(max_tokens=_limit(record), stop_token_ids=record.source.end_ids)
         expected = record.prediction if self.drafters.needs.prediction else None
         (request,) = self.submit(record.prompt, params, Speculation(length=length), prediction=expected)
         self._records[request.request_id] = record
         self._sequences[request.request_id] = record.prompt + record.output
+        who: list[Provenance] = []
         try:
             while request.finish_reason is None:
-                self.step()
+                who += (writer for event in self.step() for writer in event.provenance)
         finally:
             self.abort(request)
             del self._records[request.request_id], self._sequences[request.request_id]
         if tuple(request.output) != record.output:
             raise RuntimeError(f"record {record.id} was played, but other tokens came out")
-        return request
+        return Played(request, tuple(place for place, writer in enumerate(who) if writer.accepted))
 
     def _judging(
         self, judged: Sequence[Item], proposals: Sequence[Proposal], outputs: ForwardOutputs

@@ -4,13 +4,14 @@ This module knows results; it prints nothing. Invariant: sums of tasks give the 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from outrider.analysis.cost import CostCurve
 from outrider.core.types import Outcome
 from outrider.engine.stats import SpecStats
 from outrider.policies.base import Policy
+from outrider.replay.common import common_places
 from outrider.replay.engine import ReplayEngine
 from outrider.replay.records import TextRecord
 from outrider.replay.setups import Setup
@@ -27,21 +28,21 @@ class Sums:
         texts: number of texts.
         plain_seconds: predicted decode time without speculation; 0 without a cost curve.
         speculative_seconds: predicted decode time with it: passes by the curve, drafting as measured here.
+        foretold: output tokens in blocks of three or more that the predictions have too; 0 without predictions.
+        foretold_accepted: of these, accepted draft tokens.
     """
 
     stats: SpecStats = field(default_factory=SpecStats)
     texts: int = 0
     plain_seconds: float = 0.0
     speculative_seconds: float = 0.0
+    foretold: int = 0
+    foretold_accepted: int = 0
 
     def __add__(self, other: "Sums") -> "Sums":
         """Sums of both."""
-        return Sums(
-            self.stats + other.stats,
-            self.texts + other.texts,
-            self.plain_seconds + other.plain_seconds,
-            self.speculative_seconds + other.speculative_seconds,
-        )
+        pairs = ((getattr(self, part.name), getattr(other, part.name)) for part in fields(self))
+        return Sums(*(mine + yours for mine, yours in pairs))
 
     @property
     def wasted_rows(self) -> float:
@@ -59,13 +60,18 @@ class Sums:
         return self.plain_seconds / self.speculative_seconds if self.speculative_seconds else None
 
     @property
+    def prediction_share(self) -> float | None:
+        """Share of the foretold tokens that were accepted draft tokens; None where nothing was foretold."""
+        return self.foretold_accepted / self.foretold if self.foretold else None
+
+    @property
     def acceptance_at(self) -> list[float]:
         """Acceptance rate at each position of the draft."""
         return [self.stats.acceptance_rate_at(depth) for depth in range(max(self.stats.attempts_at, default=-1) + 1)]
 
     def as_dict(self) -> dict[str, Any]:
         """All of it, ready for JSON."""
-        rates = ("texts", "wasted_rows", "draft_microseconds", "predicted_speedup", "acceptance_at")
+        rates = ("texts", "wasted_rows", "draft_microseconds", "predicted_speedup", "acceptance_at", "prediction_share")
         return {**self.stats.as_dict(), **{name: getattr(self, name) for name in rates}}
 
 
@@ -142,9 +148,12 @@ def replay(
     tasks: dict[str, Sums] = {}
     for record in records:
         before = (priced.plain_seconds, priced.speculative_seconds) if priced else (0.0, 0.0)
-        stats = engine.play(record, setup.length).stats
+        played = engine.play(record, setup.length)
         after = (priced.plain_seconds, priced.speculative_seconds) if priced else (0.0, 0.0)
-        sums = Sums(stats, 1, after[0] - before[0], after[1] - before[1])
+        foretold = common_places(record.prediction or (), record.output)
+        hits = foretold.intersection(played.accepted_at)
+        spent = (after[0] - before[0], after[1] - before[1])
+        sums = Sums(played.request.stats, 1, *spent, len(foretold), len(hits))
         tasks[record.task] = tasks.get(record.task, Sums()) + sums
         tick()
     return Result(setup, tasks, engine.drafters.num_failures)
