@@ -11,7 +11,7 @@ Source:
 """
 
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -70,6 +70,7 @@ class _Last(NamedTuple):
 
 
 _Course = Generator[Any, Any, None]
+Ended = Literal["bonus", "correction", "invalid"]
 
 
 def _visit(walk: Walk, steps: Steps, node: int, weight: float, nodes: tuple[int, ...]) -> _Course:
@@ -138,8 +139,9 @@ class _Answers:
             at = _places([walks[row] for row in whole], [asked[row].nodes for row in whole])
             tokens |= zip(whole, self._coins.draw(rows_of(law, whole), at).tolist(), strict=True)
         for row, (walk, one) in enumerate(zip(walks, asked, strict=True)):
-            end = "correction" if walk.children[one.nodes[-1] if one.nodes else ROOT] else "bonus"
-            walk.result = VerifyResult(one.nodes, tokens[row], end if tokens[row] >= 0 else "invalid")
+            below = walk.children[one.nodes[-1] if one.nodes else ROOT]
+            ended: Ended = "invalid" if tokens[row] < 0 else "correction" if below else "bonus"
+            walk.result = VerifyResult(one.nodes, tokens[row], ended)
         return [None] * len(asked)
 
 
@@ -199,4 +201,6 @@ def judge_traversal(walks: Sequence[Walk], laws: Laws, coins: Coins, steps: Step
         live = []
         for kind, group in asked.items():
             given = kinds[kind]([walk for walk, _, _ in group], [question for _, _, question in group])
-            live += [(*entry[:2], answer) for entry, answer in zip(group, given, strict=True) if entry[0].result is None]
+            for (walk, course, _), answer in zip(group, given, strict=True):
+                if walk.result is None:
+                    live.append((walk, course, answer))
