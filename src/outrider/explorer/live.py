@@ -137,7 +137,7 @@ class Live:
 
 def _letters(tokenizer: Tokenizer) -> Letters:
     def reader() -> Callable[[int], str]:
-        stream = tokenizer.stream(skip_special=False)
+        stream = tokenizer.stream()
         return lambda token: stream.push((token,))
 
     return Letters(lambda token: tokenizer.decode([token], skip_special=False), reader)

@@ -122,7 +122,8 @@ function end(event) {
 
 function draw(isNew = true) {
   show(named("live"), run.numbers);
-  plot(document.querySelector("#live [data-plot]"), run.rows.slice());
+  named("after").hidden = !run.rows.length;
+  if (run.rows.length) plot(document.querySelector("#live [data-plot]"), run.rows.slice());
   const legend = run.sources.map((name, number) => {
     const box = document.createElement("span");
     box.className = `drafted s${number % 4}`;
