@@ -19,6 +19,7 @@ export async function start() {
   named("save").addEventListener("click", save);
   named("open").addEventListener("change", openTrace);
   named("which").addEventListener("input", () => drawTree(Number(named("which").value)));
+  show(named("live"), {});
   const answer = await ask("api/model");
   if (answer) named("model").textContent = (await answer.json()).name;
 }
