@@ -104,9 +104,7 @@ def _laws() -> Any:
         color=alt.Color("kind:N", title=None, sort=_KINDS),
         tooltip=["token:N", "kind:N", alt.Tooltip("probability:Q", format=".4f")],
     )
-    errors = base.mark_rule(strokeWidth=2).encode(
-        y=alt.Y("low:Q", title="probability"), y2=alt.Y2("high")
-    )
+    errors = base.mark_rule(strokeWidth=2).encode(y=alt.Y("low:Q", title="probability"), y2=alt.Y2("high"))
     return bars + errors
 
 

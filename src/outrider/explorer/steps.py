@@ -66,7 +66,8 @@ def _asked(toy: Toy, seen: Watched, question: Question) -> dict[str, Any]:
     words = {"sample": _sampled, "accept": _judged, "draw": _drawn}[question.kind]
     law = None if question.law is None else _rows("drawn from", question.law)
     state = question.kind if question.kind != "accept" else ("accept" if question.accepted else "reject")
-    return {"kind": state, "node": question.node, "text": words(toy, seen, question), "law": law, "coin": _coin(question)}
+    text, coin = words(toy, seen, question), _coin(question)
+    return {"kind": state, "node": question.node, "text": text, "law": law, "coin": coin}
 
 
 def _coin(question: Question) -> list[dict[str, Any]] | None:
@@ -115,4 +116,5 @@ def _after(seen: Watched, node: int) -> str:
 def _ended(seen: Watched, emitted: Sequence[str]) -> dict[str, Any]:
     count = len(emitted)
     text = f"The round emits {' '.join(emitted)}: {count} token{'s' if count > 1 else ''} for one pass of the target."
-    return {"kind": "end", "node": seen.result.nodes[-1] if seen.result.nodes else -1, "text": text, "law": None, "coin": None}
+    node = seen.result.nodes[-1] if seen.result.nodes else -1
+    return {"kind": "end", "node": node, "text": text, "law": None, "coin": None}

@@ -48,7 +48,7 @@ async function race() {
   const answer = await ask("api/live", { method: "POST", body, headers: { "Content-Type": "application/json" }, signal: stopper.signal });
   try {
     if (answer) await follow(answer.body.getReader());
-    else say("Nothing was run.");
+    else say(stopper.signal.aborted ? "Stopped." : "Nothing was run.");
   } catch (error) {
     if (error.name === "AbortError") say("Stopped.");
     else {
