@@ -1,141 +1,18 @@
-"""The page end to end in headless Chromium, with a real server; what has a browser to find is skipped without one."""
+"""The page end to end in headless Chromium, with a real server; they are skipped where there is no browser."""
 
-import contextlib
 import json
-import os
 import re
-import shutil
-import socket
-import threading
 import time
-from dataclasses import dataclass, field
 
 import pytest
-import uvicorn
+from page_helpers import CHROMIUM, serving
 
-from outrider.explorer.app import create_app, javascript_bundle
-from outrider.explorer.live import Live
 from outrider.models.loading import list_models
 
-playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright, which the extra dev brings")
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+pytest.importorskip("playwright.sync_api", reason="needs playwright, which the extra dev brings")
 pytestmark = pytest.mark.skipif(
     CHROMIUM is None, reason="needs the command chromium; on Debian: apt-get install chromium"
 )
-
-
-@contextlib.contextmanager
-def serving(model):
-    """A server on a free port; gives its address and a function that ends it."""
-    javascript_bundle()  # as a server that has been up for a second
-    listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(create_app(Live(model)), log_level="error", timeout_graceful_shutdown=1))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-    thread.start()
-
-    def stop():
-        server.should_exit = True
-        thread.join(30)
-        listener.close()
-        assert not thread.is_alive()
-
-    try:
-        while not server.started:
-            time.sleep(0.01)
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}", stop
-    finally:
-        stop()
-
-
-@pytest.fixture(scope="module")
-def address():
-    with serving("toy") as (url, _):
-        yield url
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with playwright.sync_playwright() as driver:
-        options = ["--no-sandbox"] if os.geteuid() == 0 else []  # Chromium has no sandbox for root
-        chromium = driver.chromium.launch(executable_path=CHROMIUM, args=options)
-        yield chromium
-        chromium.close()
-
-
-@pytest.fixture(scope="module")
-def desk(browser):
-    """What most pages share: a wide screen, and what was fetched once."""
-    return browser.new_context(viewport={"width": 1280, "height": 800})
-
-
-@dataclass
-class Watched:
-    """A page, and what it said and asked for."""
-
-    page: object
-    base: str
-    errors: list = field(default_factory=list)
-    asked: list = field(default_factory=list)
-    may_fail: bool = False
-
-    def open(self, query=""):
-        self.page.goto(f"{self.base}/{query}")
-        self.settle()
-
-    def settle(self):
-        """Wait until the view that is open has its answer."""
-        self.page.wait_for_selector("[role=tabpanel]:not([hidden])[aria-busy=false]")
-
-    def set(self, view, name, value):
-        control = self.page.locator(f"#{view} [name={name}]")
-        if control.evaluate("e => e.tagName") == "SELECT":
-            control.select_option(value)
-        else:
-            control.fill(str(value))
-        self.settle()
-
-    def numbers(self, view):
-        return dict(
-            self.page.eval_on_selector_all(
-                f"#{view} [data-number]", "boxes => boxes.map(b => [b.dataset.number, b.textContent])"
-            )
-        )
-
-    def rows(self, view, plot):
-        """The numbers of a plot, as its table gives them."""
-        figure = self.page.locator(f"#{view} figure[data-plot={plot}]")
-        figure.locator("details").evaluate("d => { d.open = true; }")
-        figure.locator("td").first.wait_for()
-        names, *lines = figure.locator("tr").evaluate_all("rows => rows.map(r => [...r.cells].map(c => c.textContent))")
-        return [dict(zip(names, line, strict=True)) for line in lines]
-
-    def alert(self):
-        self.page.wait_for_selector("#alert:not([hidden])")
-        return self.page.text_content("#alert")
-
-
-@pytest.fixture
-def watch(browser, desk, address):
-    """Pages that may say nothing on the console and ask nothing of another machine."""
-    pages = []
-
-    def make(base=address, **options):
-        page = (browser.new_context(**options) if options else desk).new_page()
-        page.set_default_timeout(60_000)
-        watched = Watched(page, base)
-        page.on("console", lambda m: watched.errors.append(m.text) if m.type in ("error", "warning") else None)
-        page.on("pageerror", lambda error: watched.errors.append(str(error)))
-        page.on("request", lambda request: watched.asked.append(request.url))
-        pages.append(watched)
-        return watched
-
-    yield make
-    for watched in pages:
-        watched.page.close()
-        assert watched.asked
-        assert all(url.startswith((watched.base, "data:", "blob:")) for url in watched.asked)
-        if not watched.may_fail:
-            assert watched.errors == []
 
 
 # -- theory ------------------------------------------------------------------------------------------------------------
