@@ -108,7 +108,7 @@ def tokens_a_pass(lengths: Mapping[int, int], plain_passes: int = 0, level: floa
         level: probability that the interval holds.
 
     Source:
-        Leviathan et al., 2022, arXiv 2211.17192, section 3.1, for what is counted; the interval is that of `mean_of_counts`.
+        Leviathan et al., 2022, arXiv 2211.17192, section 3.1; the interval as in `mean_of_counts`.
     """
     found = mean_of_counts({**lengths, 0: lengths.get(0, 0) + plain_passes}, level)
     return Interval(1 + found.value, max(1.0, 1 + found.low), 1 + found.high)
