@@ -120,6 +120,9 @@ def covered_tokens(candidate: Candidate, gamma: int) -> float:
     Args:
         candidate: the drafter.
         gamma: draft tokens where it drafts.
+
+    Source:
+        The law of total expectation over Leviathan et al., 2022, arXiv 2211.17192, equation 1.
     """
     return 1.0 + candidate.coverage * (tau_of(candidate.rates, gamma) - 1.0)
 

@@ -69,6 +69,9 @@ def acceptance_by_place(
         attempts_at: place from 0 -> how often a draft token was tried there.
         accepts_at: place -> how often it was accepted.
         level: probability that each interval holds.
+
+    Source:
+        Wilson, JASA 1927, place by place (see `share`).
     """
     places = range(max((place for place, count in attempts_at.items() if count), default=-1) + 1)
     return [share(accepts_at.get(place, 0), attempts_at.get(place, 0), level) for place in places]
@@ -83,6 +86,9 @@ def mean_of_counts(counts: Mapping[int, int], level: float = 0.95) -> Interval:
 
     Raises:
         InvalidRequestError: fewer than two values were seen.
+
+    Source:
+        Student, Biometrika 1908, with the normal quantile: counts are large.
     """
     total = sum(counts.values())
     if total < 2:
@@ -100,6 +106,9 @@ def tokens_a_pass(lengths: Mapping[int, int], plain_passes: int = 0, level: floa
         lengths: accepted draft tokens -> passes with that many.
         plain_passes: passes that drafted nothing.
         level: probability that the interval holds.
+
+    Source:
+        Leviathan et al., 2022, arXiv 2211.17192, section 3.1; the interval as in `mean_of_counts`.
     """
     found = mean_of_counts({**lengths, 0: lengths.get(0, 0) + plain_passes}, level)
     return Interval(1 + found.value, max(1.0, 1 + found.low), 1 + found.high)

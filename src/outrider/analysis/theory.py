@@ -209,6 +209,9 @@ def accepted_length_law(alpha: float, gamma: int) -> Law:
     Args:
         alpha: acceptance rate in [0, 1], the same at each position.
         gamma: draft tokens a pass.
+
+    Source:
+        Leviathan et al., 2022, arXiv 2211.17192, section 3.1 (a capped geometric law).
     """
     at_least = alpha ** np.arange(gamma + 2, dtype=np.float64)
     at_least[-1] = 0.0

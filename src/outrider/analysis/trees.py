@@ -41,6 +41,9 @@ def chances_by_rank(parents: IntArray, rates: Sequence[float]) -> list[float]:
     Args:
         parents: [n] the tree.
         rates: chance of the first, second, ... sibling; those beyond have none.
+
+    Source:
+        Chen et al., 2024, arXiv 2402.12374 (Sequoia), section 3.1 (positional acceptance).
     """
     chances = [0.0] * len(parents)
     for siblings in children(parents):

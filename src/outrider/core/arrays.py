@@ -66,6 +66,8 @@ def host_view(array: Array) -> Array:
 
 def like(values: Array, model: Array) -> Array:
     """The values as an array of the kind and on the device of `model`, shared where that is possible."""
+    if type(values) is type(model) is np.ndarray:
+        return values
     return to_device(values, namespace(model), device(model))
 
 

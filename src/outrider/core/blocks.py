@@ -59,8 +59,7 @@ class _Chain:
         """[V] the law that its next node was drawn from; zeros where it was not drawn by chance."""
         if self._probs is None or self.kinds[self.count] == _CERTAIN:
             return namespace(law).zeros_like(law)
-        row = self._probs[self.count]
-        return row if type(row) is type(law) is np.ndarray else like(row, law)
+        return like(self._probs[self.count], law)
 
 
 def judge_block(walks: Sequence[Walk], laws: Laws, coins: Coins, steps: Steps) -> None:

@@ -52,14 +52,15 @@ def check_fit(rule: Rule, proposal: Proposal) -> None:
         return
     if rule is Rule.BLOCK and not is_chain(proposal.parents):
         raise ValueError("the rule BLOCK judges chains only, the proposal is a tree")
-    unfit = {Draw(draw) for draw in set(proposal.draw.tolist())} - FITTING_DRAWS[rule]
+    unfit = set(proposal.draw.tolist()) - FITTING_DRAWS[rule]
     if unfit:
-        names = ", ".join(sorted(draw.name for draw in unfit))
+        names = ", ".join(sorted(Draw(draw).name for draw in unfit))
         why = ": their noise is not independent of the target's" if Draw.SHARED_NOISE in unfit else ""
         raise ValueError(f"the rule {rule.name} cannot judge {names} nodes{why}")
-    for siblings in children(proposal.parents):
-        if len(siblings) > 1:
-            sibling_order([Draw(int(proposal.draw[node])) for node in siblings])
+    if not is_chain(proposal.parents):
+        for siblings in children(proposal.parents):
+            if len(siblings) > 1:
+                sibling_order([Draw(int(proposal.draw[node])) for node in siblings])
     is_sampled = bool((proposal.draw != Draw.DETERMINISTIC).any())
     num_laws = len(probs_rows(proposal.parents))
     if is_sampled and (proposal.probs is None or proposal.probs.shape[0] != num_laws):

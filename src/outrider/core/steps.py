@@ -50,6 +50,8 @@ def sibling_order(draws: Sequence[Draw]) -> list[tuple[int, Draw]]:
     Raises:
         ValueError: a sibling was drawn with the noise that MATCH uses, or two kinds of sampling are mixed.
     """
+    if len(draws) == 1 and draws[0] is not Draw.SHARED_NOISE:  # by far the most frequent case
+        return [(0, draws[0])]
     kinds = list(draws)
     top = [number for number, draw in enumerate(kinds) if draw == Draw.TOP_PLUS_SAMPLE]
     for number in top[:-1]:

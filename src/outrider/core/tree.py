@@ -68,7 +68,7 @@ def ancestor_mask(parents: IntArray) -> NDArray[np.bool_]:
 
 def is_chain(parents: IntArray) -> bool:
     """Whether no node has two children; the empty tree is a chain."""
-    return bool(np.array_equal(parents, np.arange(-1, len(parents) - 1)))
+    return bool(parents.tolist() == list(range(-1, len(parents) - 1)))
 
 
 def closed(parents: IntArray, nodes: Iterable[int]) -> bool:

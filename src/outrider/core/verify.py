@@ -66,9 +66,8 @@ def verify(
     """
     groups = zip(rules, proposals, positions, strict=True)
     walks = [Walk(i, rule, tree, children(tree.parents), int(start)) for i, (rule, tree, start) in enumerate(groups)]
-    for walk in walks:
-        if walk.rule is Rule.TRAVERSAL:
-            walk.result = judge_traversal(walk, laws, coins, steps)
+    if trees := [walk for walk in walks if walk.rule is Rule.TRAVERSAL]:
+        judge_traversal(trees, laws, coins, steps)
     if blocks := [walk for walk in walks if walk.rule is Rule.BLOCK]:
         judge_block(blocks, laws, coins, steps)
     if isinstance(laws, SureLaws) and steps.sample is STEPS.sample:
@@ -118,7 +117,7 @@ def _token(walks: list[Walk], law: Any, coins: Coins, steps: Steps) -> None:
     """Try each walk's children in turn; draw from what is left of the law where all are rejected."""
     orders = [steps.sibling_order([Draw(int(walk.proposal.draw[c])) for c in walk.below]) for walk in walks]
     kinds_below = [[kind for _, kind in order] for order in orders]
-    rows_drawn = [draft_law(w.proposal, w.node, kinds_below[i], law[i]) for i, w in enumerate(walks)]
+    rows_drawn = [draft_law(w, w.node, kinds_below[i], law[i]) for i, w in enumerate(walks)]
     left, drawn_from = law, namespace(law).stack(rows_drawn)
     chosen: dict[int, int] = {}
     for turn in range(max(map(len, orders))):

@@ -56,6 +56,14 @@ class Walk:
     node: int = ROOT
     nodes: list[int] = field(default_factory=list)
     result: VerifyResult | None = None
+    _rows: dict[int, int] | None = None
+
+    @property
+    def probs_rows(self) -> dict[int, int]:
+        """Parent -> its row in the proposal's `probs`."""
+        if self._rows is None:
+            self._rows = probs_rows(self.proposal.parents)
+        return self._rows
 
     @property
     def below(self) -> list[int]:
@@ -88,20 +96,20 @@ def at_nodes(walks: Sequence[Walk], nodes: Sequence[int] | None = None) -> At:
     )
 
 
-def draft_law(proposal: Proposal, node: int, kinds: Sequence[Draw], law: Any) -> Any:
+def draft_law(walk: Walk, node: int, kinds: Sequence[Draw], law: Any) -> Any:
     """[V] the law that a node's sampled children were drawn from; zeros where none was sampled.
 
     Args:
-        proposal: the tree.
+        walk: the request.
         node: the parent.
         kinds: how each child was drawn.
         law: [V] the target's law there, for its kind, type and device.
     """
-    if all(kind == Draw.DETERMINISTIC for kind in kinds):
+    if all(kind is Draw.DETERMINISTIC for kind in kinds):
         return namespace(law).zeros_like(law)
-    if proposal.probs is None:
+    if walk.proposal.probs is None:
         raise ValueError(f"children of node {node} were sampled, but the proposal has no probs")
-    return like(host_view(proposal.probs)[probs_rows(proposal.parents)[node]], law)
+    return like(host_view(walk.proposal.probs)[walk.probs_rows[node]], law)
 
 
 def proposed_law(draft: Any, tokens: Any, kinds: IntArray) -> Any:

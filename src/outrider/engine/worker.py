@@ -21,6 +21,7 @@ from outrider.engine.outbox import TextEvent
 from outrider.engine.request import Request
 from outrider.engine.ticket import Ticket
 from outrider.errors import BusyError, StoppedError
+from outrider.models.threads import release_team
 
 __all__ = ["Worker"]
 
@@ -65,7 +66,8 @@ class Worker:
     # -- from any thread -----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to run; once."""
+        """Begin to run, once; the caller's own threads are let go, so that the engine's have the cores."""
+        release_team()
         self._thread.start()
 
     @property

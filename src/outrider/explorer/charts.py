@@ -104,9 +104,7 @@ def _laws() -> Any:
         color=alt.Color("kind:N", title=None, sort=_KINDS),
         tooltip=["token:N", "kind:N", alt.Tooltip("probability:Q", format=".4f")],
     )
-    errors = base.mark_rule(strokeWidth=2, color="#868e96").encode(
-        y=alt.Y("low:Q", title="probability"), y2=alt.Y2("high")
-    )
+    errors = base.mark_rule(strokeWidth=2).encode(y=alt.Y("low:Q", title="probability"), y2=alt.Y2("high"))
     return bars + errors
 
 
@@ -118,10 +116,13 @@ def _accepted() -> Any:
     import altair as alt
 
     base = _chart("accepted", title="Accepted draft tokens a round").encode(
-        x=alt.X("accepted:O", title="accepted draft tokens", axis=alt.Axis(labelAngle=0))
+        x=alt.X("accepted:O", title="accepted draft tokens", axis=alt.Axis(labelAngle=0)),
+        tooltip=["accepted:O", alt.Tooltip("measured:Q", format=".4f"), alt.Tooltip("expected:Q", format=".4f")],
     )
-    bars = base.mark_bar(opacity=0.7).encode(y=alt.Y("measured:Q", title="share of rounds"))
-    return bars + base.mark_tick(thickness=3, color="#d9480f").encode(y=alt.Y("expected:Q", title="share of rounds"))
+    counted = alt.ColorDatum("counted", scale=alt.Scale(domain=["counted", "by the formula"]), title=None)
+    bars = base.mark_bar().encode(y=alt.Y("measured:Q", title="share of rounds"), color=counted)
+    ticks = base.mark_tick(thickness=4, opacity=1).encode(y=alt.Y("expected:Q"), color=alt.ColorDatum("by the formula"))
+    return bars + ticks
 
 
 def _step() -> Any:
@@ -144,18 +145,35 @@ def _step() -> Any:
 _AT_STEP = ["target p", "draft q", "drawn from"]
 
 
+def _coin() -> Any:
+    """The chance of a yes beside a no, and where the coin fell."""
+    import altair as alt
+
+    base = _chart("coin", title="The coin (the mark): accepted where it falls below the chance")
+    bars = base.mark_bar(height=22).encode(
+        x=alt.X("from:Q", title="coin", scale=alt.Scale(domain=[0, 1])),
+        x2=alt.X2("to"),
+        color=alt.Color("answer:N", title=None, sort=None),
+        tooltip=["answer:N", alt.Tooltip("from:Q", format=".3f"), alt.Tooltip("to:Q", format=".3f")],
+    )
+    fell = base.mark_tick(thickness=4, height=44, orient="vertical", opacity=1).encode(
+        x="coin:Q", tooltip=alt.Tooltip("coin:Q", format=".3f")
+    )
+    return (bars + fell).properties(height=50)
+
+
 def _timeline() -> Any:
     """Where the time of each round went, speculation above plain decoding."""
     import altair as alt
 
     return (
-        _chart("timeline", title="Where the time went, seconds of each side's own clock")
+        _chart("timeline", title="Where the time went, in seconds of each side's own clock")
         .mark_bar(height=18)
         .encode(
             x=alt.X("start:Q", title="seconds"),
             x2=alt.X2("end"),
             y=alt.Y("side:N", title=None),
-            color=alt.Color("part:N", title=None, sort=["draft", "verify", "other"]),
+            color=alt.Color("part:N", title=None, scale=alt.Scale(domain=["verify", "draft", "other"])),
             tooltip=["side:N", "part:N", "round:Q"],
         )
         .properties(height=90)
@@ -171,6 +189,7 @@ CHARTS = {
     "laws": _laws,
     "accepted": _accepted,
     "step": _step,
+    "coin": _coin,
     "timeline": _timeline,
 }
 """Name of a plot, which is the name of its data -> the function that makes it."""
@@ -179,7 +198,13 @@ CHARTS = {
 @cache
 def specifications() -> dict[str, dict[str, Any]]:
     """Every plot by its name."""
-    return {name: make().to_dict(validate=False) for name, make in CHARTS.items()}
+    return {name: _titled(make().to_dict(validate=False)) for name, make in CHARTS.items()}
+
+
+def _titled(specification: dict[str, Any]) -> dict[str, Any]:
+    """The same with its title above all layers."""
+    titles = [layer.pop("title") for layer in specification.get("layer", ())]
+    return specification | {"title": titles[0]} if titles else specification
 
 
 def filled(name: str, rows: Rows) -> dict[str, Any]:

@@ -6,7 +6,7 @@ leaves ends its run; a second run waits for nothing, it is refused in one senten
 
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any
 
@@ -15,9 +15,11 @@ from outrider.core.params import SamplingParams, Speculation
 from outrider.drafters.registry import build_drafter, check_drafter
 from outrider.engine.generate import default_params, encode_prompt
 from outrider.errors import InvalidRequestError, OutriderError
-from outrider.explorer.race import Event, WatchedEngine, race
+from outrider.explorer.race import Event, Letters, race
 from outrider.explorer.toy import SpelledTarget
+from outrider.explorer.turns import Pair, WatchedEngine
 from outrider.models.loading import LoadedModel, list_models, load_model
+from outrider.models.tokenizer import Tokenizer
 from outrider.policies.fixed import Fixed
 
 __all__ = ["TOY", "Live", "Run"]
@@ -66,8 +68,7 @@ class _Loaded:
 
     model: LoadedModel | None
     toy: SpelledTarget | None
-    spell: Callable[[int], str]
-    engines: dict[str, WatchedEngine] = field(default_factory=dict)
+    letters: Letters
 
 
 class Live:
@@ -118,20 +119,28 @@ class Live:
 
     def _race(self, asked: Run, is_stopped: Callable[[], bool]) -> Iterator[Event]:
         loaded = self._load()
-        engines = {name: _engine(loaded, asked if name == "on" else None) for name in ("off", "on")}
+        engines = _engines(loaded, asked)
         prompt, params = _prepared(loaded, asked)
-        for event in race(engines, prompt, params, asked.speculation(), loaded.spell, is_stopped):
+        for event in race(engines, prompt, params, asked.speculation(), loaded.letters, is_stopped):
             yield event | {"model": self.name} if event["kind"] == "start" else event
 
     def _load(self) -> _Loaded:
         if self._loaded is None:
             if self._model == TOY:
                 toy = SpelledTarget()
-                self._loaded = _Loaded(None, toy, toy.decode)
+                self._loaded = _Loaded(None, toy, Letters(toy.decode, lambda: toy.decode))
             else:
                 model = load_model(self._model, progress=False) if isinstance(self._model, str) else self._model
-                self._loaded = _Loaded(model, None, lambda token: model.tokenizer.decode([token], skip_special=False))
+                self._loaded = _Loaded(model, None, _letters(model.tokenizer))
         return self._loaded
+
+
+def _letters(tokenizer: Tokenizer) -> Letters:
+    def reader() -> Callable[[int], str]:
+        stream = tokenizer.stream()
+        return lambda token: stream.push((token,))
+
+    return Letters(lambda token: tokenizer.decode([token], skip_special=False), reader)
 
 
 def _at_hand() -> str:
@@ -139,16 +148,15 @@ def _at_hand() -> str:
     return _DEFAULT if pulled else TOY
 
 
-def _engine(loaded: _Loaded, asked: Run | None) -> WatchedEngine:
-    """An engine on the loaded weights, with a drafter where one is asked for."""
-    drafters = [] if asked is None else [build_drafter(asked.drafter, loaded.model, progress=False)]
-    policy = Fixed() if asked is None else Fixed(asked.length)
-    if loaded.model is None:
-        return WatchedEngine(_toy(loaded).target, drafters, policy)
+def _engines(loaded: _Loaded, asked: Run) -> Pair:
+    """Two engines on the loaded weights: one with the drafter that is asked for, beside it one with none."""
+    drafters, policy = [build_drafter(asked.drafter, loaded.model, progress=False)], Fixed(asked.length)
     model = loaded.model
-    return WatchedEngine(
-        model.target, drafters, policy, tokenizer=model.tokenizer, end_ids=model.defaults.stop_token_ids
-    )
+    if model is None:
+        target = _toy(loaded).target
+        return Pair(WatchedEngine(target), target, drafters, policy)
+    names: dict[str, Any] = {"tokenizer": model.tokenizer, "end_ids": model.defaults.stop_token_ids}
+    return Pair(WatchedEngine(model.target, **names), model.target, drafters, policy, **names)
 
 
 def _prepared(loaded: _Loaded, asked: Run) -> tuple[list[int], SamplingParams]:

@@ -1,71 +1,69 @@
 """The same prompt twice at the same seed, with speculation and without, side by side.
 
-Each side has an engine and a clock of its own; the side whose clock is behind takes the next step, so both are where
-they would be at the same moment if each ran alone. This module knows engines and events; it knows no page. Invariant:
-an event holds plain values only, ready for JSON.
+Both sides run on one worker, as requests of a server do; their engines take turns (`turns`). This module knows workers
+and events; it knows no page. Invariant: an event holds plain values only, ready for JSON.
 """
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
 from typing import Any
 
-from outrider.core.coins import Coins
 from outrider.core.params import SamplingParams, Speculation
 from outrider.core.types import Proposal, TokenEvent
-from outrider.engine.batch import BatchLaws
-from outrider.engine.engine import Engine
-from outrider.engine.request import Request
-from outrider.engine.scheduler import Item
-from outrider.models.base import ForwardOutputs
+from outrider.engine.outbox import TextEvent
+from outrider.engine.worker import Worker
+from outrider.explorer.turns import Pair, WatchedEngine
 
-__all__ = ["FORMAT", "Event", "WatchedEngine", "race"]
+__all__ = ["FORMAT", "Event", "Letters", "race"]
 
 FORMAT = 1
 """Version of the events; a saved trace names it."""
 
 Event = dict[str, Any]
-Spell = Callable[[int], str]
-"""Token -> what the page shows for it."""
+_LOOK_SECONDS = 0.1
+"""How often it is asked whether the reader has left while no event comes."""
 
 
-class WatchedEngine(Engine):
-    """The engine that serves; it also remembers what its last pass verified."""
+@dataclass(frozen=True, slots=True)
+class Letters:
+    """How tokens become what the page shows.
 
-    proposal = Proposal.empty()
-    verify_seconds = 0.0
+    Attributes:
+        spell: one token by itself.
+        reader: gives a function that is told the tokens of a text one by one and gives the letters that each completes.
+    """
 
-    def _judging(
-        self, judged: Sequence[Item], proposals: Sequence[Proposal], outputs: ForwardOutputs
-    ) -> tuple[BatchLaws, Coins]:
-        self.verify_seconds = outputs.seconds
-        self.proposal = proposals[0] if proposals else Proposal.empty()
-        return super()._judging(judged, proposals, outputs)
+    spell: Callable[[int], str]
+    reader: Callable[[], Callable[[int], str]]
 
 
 @dataclass(slots=True)
 class _Side:
-    """One of the two runs.
+    """One of the two runs; told of its events on the engines' thread.
 
     Attributes:
         name: "on" or "off".
         engine: its engine.
-        request: its request.
-        clock: seconds that its steps took.
-        first_clock, num_first: clock and tokens when the first tokens had come; decode time is what follows.
+        letters: how tokens become what is shown.
+        put: takes the rounds and, at the end, None.
+        output: tokens so far.
         rounds: steps that gave tokens.
+        first_clock, num_first: clock and tokens when the first tokens had come; decode time is what follows.
+        clock: seconds that its steps took.
     """
 
     name: str
     engine: WatchedEngine
-    request: Request
+    letters: Letters
+    put: Callable[[Event | None], None]
+    output: list[int] = field(default_factory=list)
+    rounds: int = 0
     clock: float = 0.0
     first_clock: float | None = None
     num_first: int = 0
-    rounds: int = 0
-    output: list[int] = field(default_factory=list)
-    finish_reason: str | None = None
     error: str | None = None
+    _read: Callable[[int], str] | None = None
 
     @property
     def seconds_per_token(self) -> float | None:
@@ -73,43 +71,40 @@ class _Side:
         count = len(self.output) - self.num_first
         return None if self.first_clock is None or not count else (self.clock - self.first_clock) / count
 
-    def step(self, spell: Spell) -> Event | None:
-        """Run one step; gives what it did, or None while the prompt is read."""
-        started, self.engine.verify_seconds = time.perf_counter(), 0.0
-        events = self.engine.step()
-        seconds = time.perf_counter() - started
-        begin, self.clock = self.clock, self.clock + seconds
-        drafted = self.engine.drafters.seconds.get(self.request.request_id, 0.0)
-        for event in events:
-            self._take(event)
-            if event.tokens:
-                return self._round(event, spell, begin, seconds, drafted)
-        return None
+    def take(self, text: TextEvent) -> None:
+        """Tell what a step gave."""
+        event = text.event
+        if event.tokens:
+            self.put(self._round(event))
+        if event.finish_reason is not None:
+            self.error = event.error
+            self.put(None)
 
-    def _take(self, event: TokenEvent) -> None:
-        self.output += event.tokens
-        self.finish_reason, self.error = event.finish_reason, event.error
-        if self.first_clock is None and event.tokens:
-            self.first_clock, self.num_first = self.clock, len(event.tokens)
-
-    def _round(self, event: TokenEvent, spell: Spell, begin: float, seconds: float, drafted: float) -> Event:
+    def _round(self, event: TokenEvent) -> Event:
+        engine = self.engine
         self.rounds += 1
-        verified = min(self.engine.verify_seconds, seconds)
-        drafted = min(drafted, seconds - verified)
+        self.output += event.tokens
+        self.clock = engine.clock
+        if self.first_clock is None:
+            self.first_clock, self.num_first = self.clock, len(event.tokens)
+        if self._read is None:
+            self._read = self.letters.reader()
+        verified = min(engine.verify_seconds, engine.step_length)
+        drafted = min(engine.drafters.seconds.get(event.request_id, 0.0), engine.step_length - verified)
         per_token = self.seconds_per_token
         return {
             "kind": "round",
             "side": self.name,
             "round": self.rounds,
             "tokens": [
-                {"text": spell(token), "source": who.source, "accepted": who.accepted}
+                {"text": self._read(token), "source": who.source, "accepted": who.accepted}
                 for token, who in zip(event.tokens, event.provenance, strict=True)
             ],
-            "nodes": _nodes(self.engine.proposal, event, spell),
-            "begin": begin,
+            "nodes": _nodes(engine.proposal, event, self.letters.spell),
+            "begin": engine.clock - engine.step_length,
             "draft": drafted,
             "verify": verified,
-            "other": seconds - verified - drafted,
+            "other": engine.step_length - verified - drafted,
             "emitted": len(self.output),
             "tokens_a_pass": len(self.output) / self.rounds,
             "tokens_per_second": None if not per_token else 1 / per_token,
@@ -117,40 +112,51 @@ class _Side:
 
 
 def race(
-    engines: dict[str, WatchedEngine],
+    engines: Pair,
     prompt: Sequence[int],
     params: SamplingParams,
     speculation: Speculation,
-    spell: Spell,
+    letters: Letters,
     is_stopped: Callable[[], bool],
 ) -> Iterator[Event]:
     """Run both sides to their end.
 
     Args:
-        engines: "on" and "off", idle.
+        engines: the one that speculates, and the other; idle, their clocks at 0.
         prompt: token ids.
         params: how tokens are drawn, with a seed.
         speculation: how the side "on" speculates.
-        spell: token -> what is shown.
-        is_stopped: asked between steps; True ends the race early.
+        letters: how tokens become what is shown.
+        is_stopped: asked every now and then; True ends the race early.
+
+    Raises:
+        OutriderError: an engine refuses the request.
+        RuntimeError: what a step gave could not be told; the log says why.
     """
+    events = SimpleQueue[Event | None]()
+    sides = [_Side("off", engines.plain, letters, events.put), _Side("on", engines, letters, events.put)]
     asked = {"off": Speculation(off=True), "on": speculation}
-    sides = [_Side(name, engines[name], engines[name].submit(prompt, params, asked[name])[0]) for name in ("off", "on")]
-    try:
-        yield {"kind": "start", "format": FORMAT, "num_prompt": len(prompt), "seed": sides[0].request.seed}
-        while running := [side for side in sides if side.finish_reason is None]:
+    with Worker(engines) as worker:
+        tickets = [worker.submit(prompt, params, asked[side.name], sink=side.take) for side in sides]
+        seeds = [ticket.accepted.result()[0].seed for ticket in tickets]
+        yield {"kind": "start", "format": FORMAT, "num_prompt": len(prompt), "seed": seeds[0]}
+        num_open = len(sides)
+        while num_open:
+            try:
+                event = events.get(timeout=_LOOK_SECONDS)
+            except Empty:
+                event = {}
             if is_stopped():
                 return
-            event = min(running, key=lambda side: side.clock).step(spell)
-            if event is not None:
+            if any(ticket.is_cancelled for ticket in tickets):
+                raise RuntimeError("a step could not be told to the page")
+            num_open -= event is None
+            if event:
                 yield event | {"speedup": _speedup(sides)}
         yield _end(sides)
-    finally:
-        for side in sides:
-            side.engine.abort(side.request)
 
 
-def _nodes(proposal: Proposal, event: TokenEvent, spell: Spell) -> list[Event]:
+def _nodes(proposal: Proposal, event: TokenEvent, spell: Callable[[int], str]) -> list[Event]:
     """The tree of the round, each node with whether it was accepted."""
     accepted, parent = set(), -1
     for token, who in zip(event.tokens, event.provenance, strict=True):

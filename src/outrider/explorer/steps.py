@@ -59,14 +59,23 @@ def _drafted(node: dict[str, Any]) -> dict[str, Any]:
     after = "the last emitted token" if node["parent"] < 0 else f"draft token {node['parent'] + 1}"
     laws = f"It gives it q = {node['q']:.3f}, the target p = {node['p']:.3f}."
     text = f"The draft puts {node['letter']} after {after}. {laws}"
-    return {"kind": "draft", "node": node["node"], "text": text, "law": None}
+    return {"kind": "draft", "node": node["node"], "text": text, "law": None, "coin": None}
 
 
 def _asked(toy: Toy, seen: Watched, question: Question) -> dict[str, Any]:
     words = {"sample": _sampled, "accept": _judged, "draw": _drawn}[question.kind]
     law = None if question.law is None else _rows("drawn from", question.law)
     state = question.kind if question.kind != "accept" else ("accept" if question.accepted else "reject")
-    return {"kind": state, "node": question.node, "text": words(toy, seen, question), "law": law}
+    text, coin = words(toy, seen, question), _coin(question)
+    return {"kind": state, "node": question.node, "text": text, "law": law, "coin": coin}
+
+
+def _coin(question: Question) -> list[dict[str, Any]] | None:
+    """Rows of the plot of the coin: where it says yes, where no, and where it fell."""
+    if question.chance is None:
+        return None
+    parts = [("accepted", 0.0, question.chance), ("refused", question.chance, 1.0)]
+    return [{"answer": name, "from": low, "to": high, "coin": question.coin} for name, low, high in parts]
 
 
 def _sampled(toy: Toy, seen: Watched, question: Question) -> str:  # noqa: ARG001 - one signature for all kinds
@@ -107,4 +116,5 @@ def _after(seen: Watched, node: int) -> str:
 def _ended(seen: Watched, emitted: Sequence[str]) -> dict[str, Any]:
     count = len(emitted)
     text = f"The round emits {' '.join(emitted)}: {count} token{'s' if count > 1 else ''} for one pass of the target."
-    return {"kind": "end", "node": seen.result.nodes[-1] if seen.result.nodes else -1, "text": text, "law": None}
+    node = seen.result.nodes[-1] if seen.result.nodes else -1
+    return {"kind": "end", "node": node, "text": text, "law": None, "coin": None}

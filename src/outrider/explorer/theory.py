@@ -45,6 +45,7 @@ def theory(alpha: float, gamma: int, c: float, ridge: int, batch: int) -> dict[s
         "best_length": best,
         "best_speedup": fastest,
         "tokens_if_all": gamma + 1,
+        "speedup_if_all": speedup_at_width(1.0, gamma, c, cost, batch),
         "all_accepted": float(accepted_length_law(alpha, gamma)[-1]),
         "break_even": _finite(break_even(c, cost, batch, LENGTHS)),
         "free_width": None if ridge == 0 else free_width(cost),

@@ -19,6 +19,7 @@ export async function start() {
   named("save").addEventListener("click", save);
   named("open").addEventListener("change", openTrace);
   named("which").addEventListener("input", () => drawTree(Number(named("which").value)));
+  show(named("live"), {});
   const answer = await ask("api/model");
   if (answer) named("model").textContent = (await answer.json()).name;
 }
@@ -47,7 +48,7 @@ async function race() {
   const answer = await ask("api/live", { method: "POST", body, headers: { "Content-Type": "application/json" }, signal: stopper.signal });
   try {
     if (answer) await follow(answer.body.getReader());
-    else say("Nothing was run.");
+    else say(stopper.signal.aborted ? "Stopped." : "Nothing was run.");
   } catch (error) {
     if (error.name === "AbortError") say("Stopped.");
     else {
@@ -122,7 +123,8 @@ function end(event) {
 
 function draw(isNew = true) {
   show(named("live"), run.numbers);
-  plot(document.querySelector("#live [data-plot]"), run.rows.slice());
+  named("after").hidden = !run.rows.length;
+  if (run.rows.length) plot(document.querySelector("#live [data-plot]"), run.rows.slice());
   const legend = run.sources.map((name, number) => {
     const box = document.createElement("span");
     box.className = `drafted s${number % 4}`;

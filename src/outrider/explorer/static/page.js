@@ -22,8 +22,8 @@ function read(section) {
 
 function shown(section) {
   for (const control of controls(section)) {
-    const output = control.closest("label")?.querySelector("output");
-    if (output) output.textContent = state[section.id][control.name] ?? control.value;
+    const value = control.closest("label")?.querySelector(".value"); // no <output>: the label would be its name, not the slider's
+    if (value) value.textContent = state[section.id][control.name] ?? control.value;
   }
 }
 
@@ -44,11 +44,16 @@ function initial(control) {
   return control.defaultValue;
 }
 
-function update() {
+let asked = 0;
+
+async function update() {
   const section = document.getElementById(current);
+  const mine = ++asked;
   shown(section);
   write();
-  views[current].update(section, read(section));
+  section.setAttribute("aria-busy", "true");
+  await views[current].update(section, read(section));
+  if (mine === asked) section.setAttribute("aria-busy", "false");
 }
 
 function open(name) {

@@ -37,9 +37,41 @@ async function draw(figure, name, rows) {
   specifications ??= ask("api/charts").then((answer) => answer?.json());
   const specification = (await specifications)?.[name];
   if (!embed || !specification) return null;
-  const options = { actions: false, renderer: "svg", theme: isDark() ? "dark" : undefined, config: { background: "transparent", legend: { orient: "bottom" } } };
-  const filled = { ...specification, datasets: { [name]: structuredClone(rows) } };
+  const options = { actions: false, renderer: "svg", config: look() };
+  const { title, ...rest } = specification;
+  caption(figure, title);
+  const filled = { ...rest, description: title, datasets: { [name]: structuredClone(rows) } };
   return (await embed(place(figure), filled, options)).view;
+}
+
+// Colours that can be told apart on either ground, lines that stay behind the data.
+function look() {
+  const [ink, line, colours] = isDark()
+    ? ["#e9ecef", "#343a40", ["#8fb0ff", "#ffa94d", "#868e96", "#c9a7ff"]]
+    : ["#1b1d21", "#e3e7eb", ["#1c4fd8", "#d9600b", "#adb5bd", "#6f3bb8"]];
+  const written = { labelColor: ink, titleColor: ink, labelFontSize: 12, titleFontSize: 12, titleFontWeight: "normal" };
+  return {
+    background: "transparent",
+    font: "system-ui, sans-serif",
+    view: { stroke: null },
+    axis: { ...written, gridColor: line, domainColor: line, tickColor: line, labelOverlap: true },
+    legend: { ...written, orient: "bottom", symbolOpacity: 1 },
+    range: { category: colours },
+    line: { color: colours[0] },
+    point: { color: colours[0] },
+    bar: { color: colours[0] },
+    rule: { color: ink },
+    tick: { color: ink },
+  };
+}
+
+function caption(figure, title) {
+  let words = figure.querySelector("figcaption");
+  if (!words) {
+    words = document.createElement("figcaption");
+    figure.prepend(words);
+  }
+  words.textContent = title;
 }
 
 export async function redraw() {
@@ -53,7 +85,9 @@ function place(figure) {
   if (!inner) {
     inner = document.createElement("div");
     inner.className = "drawn";
-    figure.prepend(inner);
+    const words = figure.querySelector("figcaption");
+    if (words) words.after(inner);
+    else figure.prepend(inner);
   }
   return inner;
 }

@@ -60,7 +60,10 @@ function go(wanted) {
     if (number === place) item.className = "now";
     return item;
   }));
-  plot(document.querySelector("#steps [data-plot]"), round.laws.concat(step.law ?? []));
+  plot(document.querySelector("#steps [data-plot=step]"), round.laws.concat(step.law ?? []));
+  const coin = document.querySelector("#steps [data-plot=coin]");
+  coin.hidden = !step.coin;
+  if (step.coin) plot(coin, step.coin);
 }
 
 function node(one, number) {
