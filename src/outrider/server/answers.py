@@ -17,7 +17,7 @@ from openai.types.chat.chat_completion import ChoiceLogprobs as WholeLogprobs
 from openai.types.chat.chat_completion_chunk import Choice as PartChoice
 from openai.types.chat.chat_completion_chunk import ChoiceDelta
 from openai.types.chat.chat_completion_chunk import ChoiceLogprobs as PartLogprobs
-from openai.types.completion_usage import CompletionTokensDetails
+from openai.types.completion_usage import CompletionTokensDetails, PromptTokensDetails
 from pydantic import BaseModel
 
 from outrider import __version__
@@ -166,7 +166,7 @@ class Text(_Common):
 
 
 def usage_of(asked: Asked, choices: Sequence[Choice]) -> CompletionUsage:
-    """Tokens so far; a prompt counts once, however many texts go on from it."""
+    """Tokens so far; a prompt counts once, however many texts go on from it, cached tokens for the first of them."""
     predicted = [choice.predicted for choice in choices if choice.predicted is not None]
     details = CompletionTokensDetails(
         accepted_prediction_tokens=sum(count.num_accepted for count in predicted),
@@ -174,6 +174,7 @@ def usage_of(asked: Asked, choices: Sequence[Choice]) -> CompletionUsage:
         reasoning_tokens=0,
         audio_tokens=0,
     )
+    cached = sum(choice.request.num_prompt_reused for choice in choices if choice.request.choice == 0)
     num_prompt = sum(map(len, asked.prompts))
     num_output = sum(choice.num_tokens for choice in choices)
     return CompletionUsage(
@@ -181,4 +182,5 @@ def usage_of(asked: Asked, choices: Sequence[Choice]) -> CompletionUsage:
         completion_tokens=num_output,
         total_tokens=num_prompt + num_output,
         completion_tokens_details=details,
+        prompt_tokens_details=PromptTokensDetails(cached_tokens=cached, audio_tokens=0),
     )

@@ -20,6 +20,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from outrider import __version__
+from outrider.engine.engine import Engine
 from outrider.engine.worker import Worker
 from outrider.errors import OutriderError
 from outrider.server.answers import Chat, Shape, Text
@@ -189,9 +190,9 @@ def _add_routes(app: FastAPI, server: _Server) -> None:
 
     @app.post("/v1/drafters/reset", response_model=Status, responses=_ERRORS, tags=["speculation"])
     async def reset(request: Request, fields: ResetRequest) -> Status:
-        """Forget what drafters keep of finished texts of this key and salt."""
+        """Forget what drafters and the cache keep of finished texts of this key and salt."""
         scope = scope_of(request.state.caller, fields.cache_salt)
-        await asyncio.wrap_future(server.worker.call(lambda engine: engine.drafters.reset(scope)))
+        await asyncio.wrap_future(server.worker.call(lambda engine: _forget(engine, scope)))
         return Status(status="done")
 
     @app.get("/health", response_model=Status, responses={503: _ERRORS[503]}, tags=["operation"])
@@ -214,6 +215,11 @@ def _add_routes(app: FastAPI, server: _Server) -> None:
         accept = request.headers.get("accept", "")
         body, kind = await page(server.worker, server.collector, server.registry, accept)
         return Response(body, media_type=None, headers={"Content-Type": kind})
+
+
+def _forget(engine: Engine, scope: str) -> None:
+    engine.drafters.reset(scope)
+    engine.forget_prefixes(scope)
 
 
 def _add_errors(app: FastAPI) -> None:

@@ -145,9 +145,14 @@ class _Request(_Fields):
         None, description="Tokens that end the text, beside the model's own."
     )
     cache_salt: Annotated[str, Field(max_length=256)] | None = Field(
-        None, description="Requests share what drafters keep only with those of the same key and salt."
+        None,
+        description="Requests share cached prompts and what drafters keep only with those of the same key and salt.",
     )
     prediction: Prediction | None = Field(None, description="The output that you expect; it is drafted from.")
+    priority: Annotated[int, Field(gt=-(2**31), lt=2**31)] = Field(0, description="Higher ones go first.")
+    deadline_seconds: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="An answer that is unfinished so long after the request ends with an error."
+    )
     speculation: Annotated[SpeculationFields, BeforeValidator(_spelled_out)] = Field(
         default_factory=SpeculationFields,  # type: ignore[arg-type]  # all of its fields have defaults
         description='How to speculate, or "off".',

@@ -73,7 +73,13 @@ class Session:
             for prompt in asked.prompts:
                 self._tickets.append(
                     self._worker.submit(
-                        prompt, asked.params, asked.speculation, sink=self._hand_over, prediction=asked.prediction
+                        prompt,
+                        asked.params,
+                        asked.speculation,
+                        sink=self._hand_over,
+                        prediction=asked.prediction,
+                        priority=asked.priority,
+                        deadline_seconds=asked.deadline_seconds,
                     )
                 )
             accepted = [await asyncio.wrap_future(ticket.accepted) for ticket in self._tickets]
@@ -156,7 +162,16 @@ class Session:
         count = choice.num_tokens - choice.num_first
         self._meters.end(choice.finish_reason, now, (now - choice.first_seconds) / count if count > 0 else None)
         if choice.error is not None:
-            raise (GenerationError if self._worker.is_alive else StoppedError)(choice.error)
+            raise self._fault(choice, choice.error)
+
+    def _fault(self, choice: Choice, sentence: str) -> Exception:
+        """What became of a choice that failed."""
+        if not self._worker.is_alive:
+            return StoppedError(sentence)
+        deadline = choice.request.deadline
+        if deadline is not None and time.monotonic() >= deadline:
+            return Refusal(408, sentence, param="deadline_seconds", code="timeout")
+        return GenerationError(sentence)
 
     def _hand_over(self, event: TextEvent) -> None:
         """Called on the engine's thread."""
