@@ -5,8 +5,10 @@ speculation and without anything cached.
 """
 
 import contextlib
+import itertools
 import json
 import random
+import statistics
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +24,26 @@ from outrider.errors import DownloadError
 from outrider.models.loading import pull_model
 
 AT_ONCE = 16
-WORDS = "the cat and the dog ran on and the fox fed an owl that sat on the barn".split()
+WORDS = [
+    "the",
+    "cat",
+    "and",
+    "the",
+    "dog",
+    "ran",
+    "on",
+    "and",
+    "the",
+    "fox",
+    "fed",
+    "an",
+    "owl",
+    "that",
+    "sat",
+    "on",
+    "the",
+    "barn",
+]
 BAD: list[tuple[dict[str, Any], int]] = [
     ({"temperature": -1}, 400),
     ({"model": "other"}, 404),
@@ -95,7 +116,10 @@ def ask(http: httpx.Client, url: str, asked: Asked) -> None:
     """Ask once, and note the answer; whoever leaves does so at the first sign of an answer, or before."""
     if asked.kind == "leaves":
         timeout = 30 if asked.body["stream"] else 0.05
-        with contextlib.suppress(httpx.ReadTimeout), http.stream("POST", f"{url}{asked.path}", json=asked.body, timeout=timeout) as answer:  # fmt: skip
+        with (
+            contextlib.suppress(httpx.ReadTimeout),
+            http.stream("POST", f"{url}{asked.path}", json=asked.body, timeout=timeout) as answer,
+        ):
             asked.status = answer.status_code
             next(answer.iter_bytes())
         return
@@ -173,13 +197,14 @@ def crash_under_load(
     return again
 
 
-def check(model: str, count: int, config: dict[str, Any]) -> list[int]:
+def check(model: str, count: int, config: dict[str, Any], num_again: int = 0) -> list[int]:
     everything = list(requests(model, count, seed=count))
     good = [asked for asked in everything if asked.kind in ("whole", "stream")]
     options = {"config": config, "settings": {"max_waiting": 64}}
     with contextlib.ExitStack() as stack:
         process = stack.enter_context(serving_process(model, **options))
         marks = run_mixed(process, everything)
+        marks += run_mixed(process, everything * num_again)
         assert process.gauge("broken_steps_total") == process.gauge("drafter_failures_total") == 0
         started: list[Process] = []
 
@@ -207,12 +232,11 @@ def test_thirty_mixed_requests_and_a_crash() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", ["toy", "smollm2"])
-def test_three_hundred_mixed_requests_and_a_crash(model: str) -> None:
-    if model != "toy":
-        try:
-            pull_model(model, progress=False)
-        except DownloadError as error:
-            pytest.skip(str(error))
-    marks = check(model, 300, {"cache_tokens": 1500, "chunk_tokens": 128})
-    assert marks[2] - marks[1] < 1_000_000, marks
+def test_three_hundred_mixed_requests_and_a_crash_with_real_weights() -> None:
+    try:
+        pull_model("smollm2", progress=False)
+    except DownloadError as error:
+        pytest.skip(str(error))
+    marks = check("smollm2", 300, {"cache_tokens": 1500, "chunk_tokens": 128}, num_again=1)
+    growth = [after - before for before, after in itertools.pairwise(marks[1:])]  # from 200 requests on
+    assert statistics.median(growth) < 1_000_000, marks  # a leak shows in each hundred, a wider pass than ever in one

@@ -37,6 +37,13 @@ class Shape(Protocol):
     def first(self, choice: Choice) -> BaseModel | None:
         """A chunk that begins a choice before there is text; None where there is none."""
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether a chunk in the middle holds nothing but text."""
+
+    def plain(self, index: int, text: str) -> BaseModel:
+        """A chunk in the middle of a choice that holds nothing but text."""
+
     def part(self, choice: Choice, usage: CompletionUsage | None) -> BaseModel:
         """A chunk with what a choice has to release."""
 
@@ -64,6 +71,11 @@ class _Common:
             "model": model,
             "system_fingerprint": f"outrider-{__version__}",
         }
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a chunk in the middle holds nothing but text."""
+        return self._asked.params.logprobs is None and not self._asked.provenance
 
     def _extension(self, choice: Choice, piece: Piece) -> dict[str, Any]:
         told = choice.speculation(piece, statistics=self._asked.statistics, provenance=self._asked.provenance)
@@ -101,6 +113,11 @@ class Chat(_Common):
         delta = ChoiceDelta(role="assistant", content="", refusal=None)
         return self._chunk([PartChoice(index=choice.index, delta=delta, logprobs=None, finish_reason=None)])
 
+    def plain(self, index: int, text: str) -> ChatCompletionChunk:
+        """A chunk in the middle of a choice that holds nothing but text."""
+        delta = ChoiceDelta(content=text)
+        return self._chunk([PartChoice(index=index, delta=delta, logprobs=None, finish_reason=None)])
+
     def part(self, choice: Choice, usage: CompletionUsage | None) -> ChatCompletionChunk:
         """A chunk with what a choice has to release."""
         piece = choice.release()
@@ -136,6 +153,11 @@ class Text(_Common):
 
     def first(self, choice: Choice) -> None:
         """Completions begin with their text."""
+
+    def plain(self, index: int, text: str) -> Completion:
+        """A chunk in the middle of a choice that holds nothing but text."""
+        values: dict[str, Any] = {"index": index, "text": text, "logprobs": None, "finish_reason": None}
+        return self._completion([CompletionChoice.model_construct(None, **values)], None)
 
     def part(self, choice: Choice, usage: CompletionUsage | None) -> Completion:
         """A chunk with what a choice has to release."""

@@ -30,7 +30,7 @@ from outrider.server.meters import Meters
 from outrider.server.metrics import EngineCollector, page
 from outrider.server.reading import Asked, Reader, scope_of
 from outrider.server.refusals import ErrorBody, Refusal, refusal_of, refusal_of_fields
-from outrider.server.session import GoneError, Session
+from outrider.server.session import GoneError, Post, Session
 from outrider.server.settings import Settings
 from outrider.server.streaming import EventStream, answer_whole
 from outrider.server.token_texts import TokenTexts
@@ -74,6 +74,8 @@ class _Server:
 
     def __init__(self, worker: Worker, reader: Reader, texts: TokenTexts, settings: Settings) -> None:
         self.worker, self.reader, self.texts, self.settings = worker, reader, texts, settings
+        self.post = Post()
+        worker.after_delivery = self.post.send
         self.registry = CollectorRegistry()
         self.meters = Meters(self.registry, settings.model)
         self.collector = EngineCollector(settings.model, worker)
@@ -96,7 +98,7 @@ class _Server:
                 code="model_not_found",
             )
         asked = await self._read(request, fields, read)
-        session = Session(self.worker, asked, self.meters, self.settings.request_seconds)
+        session = Session(self.worker, asked, self.post, self.meters, self.settings.request_seconds)
         figures = request.state.figures
         figures |= {
             "stream": fields.stream,

@@ -21,8 +21,9 @@ def _whole(text: str) -> str:
 
 
 _Word = Annotated[str, AfterValidator(_whole)]
-_Text = Annotated[_Word, Field(max_length=4_000_000)]
-_Stop = Annotated[_Word, Field(min_length=1, max_length=1000)]
+_Text = Annotated[str, Field(max_length=4_000_000), AfterValidator(_whole)]
+_Salt = Annotated[str, Field(max_length=256), AfterValidator(_whole)]
+_Stop = Annotated[str, Field(min_length=1, max_length=1000), AfterValidator(_whole)]
 _TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 
 
@@ -155,7 +156,7 @@ class _Request(_Fields):
     stop_token_ids: Annotated[list[_TokenId], Field(max_length=1024)] | None = Field(
         None, description="Tokens that end the text, beside the model's own."
     )
-    cache_salt: Annotated[_Word, Field(max_length=256)] | None = Field(
+    cache_salt: _Salt | None = Field(
         None,
         description="Requests share cached prompts and what drafters keep only with those of the same key and salt.",
     )
@@ -224,6 +225,6 @@ class CompletionRequest(_Request):
 class ResetRequest(_Fields):
     """Body of `/v1/drafters/reset`."""
 
-    cache_salt: Annotated[_Word, Field(max_length=256)] | None = Field(
+    cache_salt: _Salt | None = Field(
         None, description="Forget what was kept for this salt; left out: for requests without one."
     )
