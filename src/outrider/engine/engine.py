@@ -88,7 +88,7 @@ class Engine:
         check_policy(self.policy, self.drafters)
         self._plan = plan_memory(target, self.drafters.members, self.config)
         self.config = replace(self.config, cache_tokens=self._plan.cache_tokens)
-        self.drafters.load(self.config.cache_tokens)
+        self.drafters.load(self.config.cache_tokens, self.config.prefix_tokens)
         self.cache = target.make_cache(self.config.cache_tokens)
         self.scheduler = Scheduler(self.cache, self.config)
         self.stats = SpecStats()
@@ -196,6 +196,7 @@ class Engine:
     def forget_prefixes(self, scope: str | None = None) -> None:
         """Give back the rows that are kept of finished requests, of one scope or of all."""
         self.scheduler.prefixes.clear(scope)
+        self.drafters.forget_prefixes(scope)
 
     @property
     def num_unfinished(self) -> int:

@@ -1,4 +1,4 @@
-"""Whether drafts are worth their rows: the price of a row, measured pass by pass, against a request's chance to be right.
+"""Whether drafts are worth their rows: the measured price of a row against a request's chance to be right.
 
 Alone a request's draft rows are nearly free, as a pass reads the weights once whatever its width; in a full batch they
 are not. The price of a draft token is told in tokens: what a batch that decodes plainly would emit in the time that one
