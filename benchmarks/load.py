@@ -4,8 +4,9 @@
     python benchmarks/load.py --endpoint http://127.0.0.1:8000 --trace AzureLLMInferenceTrace_conv.csv --speed 20
 
 Arrivals are Poisson with a seed, or the times and lengths of an Azure trace (TIMESTAMP, ContextTokens,
-GeneratedTokens; https://github.com/Azure/AzurePublicDataset). Reports time to first token (from the moment at which the
-request should have been sent), time per output token, tokens/s, and goodput: the share of requests within both limits
+GeneratedTokens; https://github.com/Azure/AzurePublicDataset). Reports time to first token (from the moment at which
+the request should have been sent), time per output token, time between chunks, tokens/s, and goodput: the share of
+requests within both limits
 of the SLO, and how many a second they are. Each load is run with each of --body, so that on and off meet the same
 arrivals.
 """
@@ -19,7 +20,7 @@ import statistics
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,7 @@ class Answer:
     token_seconds: float = 0.0
     num_tokens: int = 0
     late_seconds: float = 0.0
+    gaps: list[float] = field(default_factory=list)
 
 
 def poisson(rate: float, count: int, prompts: Sequence[str], max_tokens: int, seed: int) -> list[Arrival]:
@@ -114,9 +116,11 @@ async def _read(stream: httpx.Response, answer: Answer, due: float) -> None:
         now = time.perf_counter()
         answer.num_tokens = (chunk.get("usage") or {}).get("completion_tokens", answer.num_tokens)
         if any(choice["delta"].get("content") for choice in chunk.get("choices", ())):
-            last = now
-            if not first:
+            if first:
+                answer.gaps.append(now - last)
+            else:
                 first, num_first = now, answer.num_tokens
+            last = now
     answer.first_seconds = first - due
     answer.token_seconds = (last - first) / (answer.num_tokens - num_first) if answer.num_tokens > num_first else 0.0
 
@@ -145,6 +149,7 @@ def figures(answers: Sequence[Answer], elapsed: float, slo_first: float, slo_tok
         "tokens_per_second": round(sum(a.num_tokens for a in done) / elapsed, 2),
         "first_token_seconds": _spread([a.first_seconds for a in done]),
         "seconds_per_token": _spread([a.token_seconds for a in done if a.token_seconds]),
+        "seconds_between_chunks": _spread([gap for a in done for gap in a.gaps]),
         "goodput_share": round(len(good) / len(answers), 3),
         "goodput_per_second": round(len(good) / elapsed, 3),
         "client_late_seconds": round(max((a.late_seconds for a in answers), default=0.0), 3),
@@ -160,6 +165,29 @@ def _spread(values: Sequence[float]) -> dict[str, float] | None:
         "p90": round(ordered[min(len(ordered) - 1, int(0.9 * len(ordered)))], 4),
         "p99": round(ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))], 4),
     }
+
+
+async def leave(options: argparse.Namespace) -> dict[str, Any]:
+    """Hang up after the first text of a long answer, again and again: seconds until the server's slots are free."""
+    seconds = []
+    headers = {"Authorization": f"Bearer {options.key}"}
+    async with httpx.AsyncClient(base_url=options.endpoint, timeout=600, headers=headers) as client:
+        model = options.model or (await client.get("/v1/models")).json()["data"][0]["id"]
+        for number in range(options.disconnects):
+            messages = [{"role": "user", "content": f"{TEXT} {number}"}]
+            body = {"model": model, "messages": messages, "stream": True, "max_tokens": 2000, "ignore_eos": True}
+            async with client.stream("POST", "/v1/chat/completions", json=body) as stream:
+                async for line in stream.aiter_lines():
+                    if '"content":"' in line and '"content":""' not in line:
+                        break
+                started = time.perf_counter()
+            while any(
+                line.startswith("outrider:num_requests_running{") and not line.endswith(" 0.0")
+                for line in (await client.get("/metrics")).text.splitlines()
+            ):
+                pass
+            seconds.append(time.perf_counter() - started)
+    return {"disconnects": options.disconnects, "seconds_until_free": _spread(seconds)}
 
 
 def parse() -> argparse.Namespace:
@@ -178,6 +206,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--slo-first", type=float, default=2.0, help="seconds to the first token")
     parser.add_argument("--slo-token", type=float, default=0.1, help="seconds a token after it")
+    parser.add_argument("--disconnects", type=int, default=0, help="measure so many hang-ups too (outrider's metrics)")
     parser.add_argument("--body", action="append", help="fields of each request, as JSON; several are run one by one")
     return parser.parse_args()
 
@@ -203,6 +232,8 @@ def main() -> None:
             result = asyncio.run(run(options, arrivals, json.loads(body)))
             print(json.dumps({"load": name, "body": json.loads(body), **result}))
             sys.stdout.flush()
+    if options.disconnects:
+        print(json.dumps(asyncio.run(leave(options))))
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ REFUSED = {
     ("serve", "--policy", "fixd"): "'fixd'",
     ("serve", "--dtype", "int3"): "'int3'",
     ("serve", "--api-key-file", "missing"): "--api-key-file missing cannot be read",
+    ("serve", "--memory", "much"): "memory is 'much'",
     ("serve", "--host", "no such host"): "cannot be listened on",
     ("chat", "--endpoint", "localhost:8000"): "give an address such as http://127.0.0.1:8000",
     ("chat", "--endpoint", "http://127.0.0.1:9", "--drafter", "ngram"): "--drafter is the server's to choose",
@@ -39,8 +40,9 @@ def served(model: str) -> Iterator[str]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     process = spawn(
-        "serve", "-m", model, "--name", "tiny", "--port", str(port), "--threads", "1", "--grace-seconds", "0"
-    )
+        "serve", "-m", model, "--name", "tiny", "--port", str(port), "--threads", "1", "--grace-seconds", "0",
+        "--shadow", "1", "--shadow-waiting", "4", "--memory", "2GB", "--prefix-tokens", "100", "--max-nodes", "8",
+    )  # fmt: skip
     url = f"http://127.0.0.1:{port}"
     for _ in range(600):
         try:
@@ -70,3 +72,13 @@ def test_an_error_of_the_server_leaves_the_conversation_going(served: str) -> No
     result = run("chat", "--endpoint", served, "-m", "other", stdin="hi\n")
     assert result.exit_code == 0
     assert "model is 'other'; this server has 'tiny'" in result.stderr
+
+
+def test_flags_of_the_engine_reach_it(served: str) -> None:
+    body = {"model": "tiny", "prompt": "a a a a a a a a a a a a a a a a a a a a", "max_tokens": 20}
+    for _ in range(3):
+        usage = httpx.post(f"{served}/v1/completions", json=body, timeout=60).json()["usage"]
+    assert usage["prompt_tokens_details"]["cached_tokens"] == usage["prompt_tokens"] - 1
+    metrics = httpx.get(f"{served}/metrics").text
+    assert "outrider:shadow_checked_total" in metrics
+    assert "outrider:kv_cache_usage_perc" in metrics, "the memory bounds the cache"

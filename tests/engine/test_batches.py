@@ -6,6 +6,8 @@ progress), vllm-project/vllm PR 41834, #47087 and huggingface/text-generation-in
 prompts are read while others decode).
 """
 
+import threading
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -119,3 +121,33 @@ def test_a_draft_model_drafts_for_all_its_requests_in_one_pass_a_position() -> N
     passes.clear()
     running.step()
     assert passes == [8] * 4
+
+
+def test_requests_aborted_by_another_thread_while_steps_run_leave_nothing() -> None:
+    running = engine(decoder(), [NgramDrafter(), DraftModel(decoder(2, layers=1), VOCAB)], Fixed(3), max_running=8)
+    params = SamplingParams(max_tokens=60)
+    prompts = [[(place * step) % VOCAB for place in range(1, 20)] for step in range(1, 25)]
+    requests = [running.submit(prompt, params)[0] for prompt in prompts]
+    leaving, has_begun = requests[::3], threading.Event()
+
+    def abort_all() -> None:
+        assert has_begun.wait(30)
+        for request in leaving:
+            running.abort(request)
+            time.sleep(0.001)
+            running.abort(request)  # a second time changes nothing
+
+    thread = threading.Thread(target=abort_all)
+    thread.start()
+    finish(running, has_begun.set)
+    thread.join(30)
+    for request, prompt in zip(requests, prompts, strict=True):
+        text = plain(decoder(), prompt, params)
+        if request.finish_reason == "abort":
+            assert request in leaving
+            assert request.output == text[: request.num_output]
+        else:
+            assert request.output == text
+    assert sum(request.finish_reason == "abort" for request in requests) > 0
+    assert not running.drafters.num_failures
+    assert_idle(running)

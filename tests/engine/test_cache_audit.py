@@ -247,6 +247,7 @@ def test_a_request_that_is_aborted_frees_its_slot_at_once(after: int) -> None:
     assert leaves not in [*running.scheduler.running, *running.scheduler.waiting]
     finish(running, lambda: audit(running))
     assert stays.output == plain(target, PROMPTS[2], PARAMS)
+    running.forget_prefixes()
     assert draft.state_bytes == 0
     assert_idle(running)
 

@@ -160,6 +160,7 @@ def check(count: int, cache_tokens: int, share: float, preemptions: int, aborts:
             assert request.reason in (("abort",) if is_aborted else ("stop", "length"))
             if text is not None:
                 assert request.output.tolist() == (text[: len(request.output)] if is_aborted else text)
+    running.forget_prefixes()
     assert draft.state_bytes == 0
     assert not any(running.drafters._followed.values())
     assert sum(running.drafters.num_failures.values()) == 0

@@ -7,6 +7,8 @@ import pytest
 import torch
 
 from outrider.core import coins
+from outrider.core.params import SamplingParams
+from outrider.core.process import History, Processor
 from outrider.errors import InvalidRequestError, UnsupportedError
 from outrider.models.base import ForwardInputs, Segment
 from outrider.models.decoder import Decoder
@@ -208,3 +210,52 @@ def test_a_compiled_race_has_the_winner_of_the_plain_one(shape: str) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(coins, "find_contenders", native.contenders)
             assert coins.race(law, states).tolist() == plain.tolist()
+
+
+@pytest.mark.parametrize("shape", ["flat", "peaked", "banned", "sure", "cold", "hot"])
+def test_softmax_rows_race_to_the_winner_of_their_written_out_laws(shape: str) -> None:
+    native = library()
+    if native is None:
+        pytest.skip("the native library was not built for this machine")
+    generator = np.random.default_rng(7)
+    spread = {"flat": 0.05, "peaked": 6.0, "banned": 3.0, "sure": 60.0, "cold": 5.0, "hot": 9.0}[shape]
+    params = SamplingParams(temperature={"cold": 0.02, "hot": 7.0, "flat": 1.0}.get(shape, 0.8))
+    decided = 0
+    for number in range(40):
+        rows = generator.normal(scale=spread, size=(3, 5000 + 37 * number)).astype(np.float32)
+        if shape == "banned":
+            rows[generator.random(rows.shape) < 0.9] = -np.inf
+        states = coins.stream_states(np.arange(3) + 3 * number, coins.Purpose.MATCH, 3)
+        processor = Processor(params, rows.shape[1])
+        path = processor.start(History([1]))
+        found = [processor.racing_row(row, path) for row in rows]
+        winners = native.winners([row for row, _ in found], [scale for _, scale in found], states)  # type: ignore[misc]
+        plain = coins.race(processor.law(rows, [path] * 3), states)
+        assert all(winner in (-1, token) for winner, token in zip(winners.tolist(), plain.tolist(), strict=True))
+        decided += int((winners >= 0).sum())
+    assert decided > 115, "of 120"
+
+
+def test_rows_without_a_law_are_left_to_the_written_out_one() -> None:
+    native = library()
+    if native is None:
+        pytest.skip("the native library was not built for this machine")
+    row = np.zeros(100, dtype=np.float32)
+    for value in (np.nan, np.inf):
+        broken = row.copy()
+        broken[97] = value
+        assert native.winners([broken], [1.0], np.asarray([5])).tolist() == [-1]
+    assert native.winners([np.full_like(row, -np.inf)], [1.0], np.asarray([5])).tolist() == [-1]
+    assert native.winners([row], [1.0], np.asarray([5]))[0] >= 0
+
+
+def test_two_tokens_that_arrive_too_close_are_left_to_the_written_out_law() -> None:
+    native = library()
+    if native is None:
+        pytest.skip("the native library was not built for this machine")
+    times = coins.exponentials(coins.uniforms_of(np.asarray(5), np.arange(2)))
+    row = np.full(64, -200.0, dtype=np.float32)
+    row[:2] = np.log(times)  # both arrive at 1, up to rounding
+    assert native.winners([row], [1.0], np.asarray([5])).tolist() == [-1]
+    row[0] += 1e-3
+    assert native.winners([row], [1.0], np.asarray([5])).tolist() == [0]

@@ -4,8 +4,18 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from server_helpers import MODEL, Live, Speller, make_engine, plain, serving, text_of, tokenizer
 
+from outrider.core.params import SamplingParams
+from outrider.server.answers import Chat, Text
+from outrider.server.fields import CompletionRequest
+from outrider.server.frames import Frames, to_json
+from outrider.server.keys import Caller
+from outrider.server.reading import Reader
+from outrider.server.settings import Settings
+from outrider.server.token_texts import TokenTexts
 from toy_text import EMOJI
 
 PROMPT = "the cat "
@@ -127,6 +137,19 @@ def test_logprobs_are_the_same_however_tokens_came(live: Live, speculation: Any,
     values = [v for part in parts for c in part.choices if c.logprobs for v in c.logprobs.token_logprobs]
     assert values == pytest.approx([entry.logprob for entry in wanted.logprobs], abs=1e-4)
     assert 0.0 not in values
+
+
+@settings(max_examples=200)
+@given(st.text(st.characters(exclude_categories=["Cs"])), st.integers(0, 3))
+def test_a_filled_in_chunk_is_the_bytes_of_one_made_anew(text: str, index: int) -> None:
+    words = tokenizer()
+    asked = Reader(words, SamplingParams(), Settings(model=MODEL)).completion(
+        CompletionRequest(model=MODEL, prompt="a"), Caller("anyone", "")
+    )
+    for shape in (Chat(asked, MODEL, TokenTexts(words)), Text(asked, MODEL, TokenTexts(words))):
+        frames = Frames(shape.plain)
+        for piece in (text, "a", text):
+            assert frames.fill(index, piece) == to_json(shape.plain(index, piece))
 
 
 def test_a_second_turn_is_what_a_fresh_server_says(live: Live) -> None:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from outrider.cli.options import Device, Dtype, Implementation, Model, Threads, starting
+from outrider.cli.options import Device, Dtype, Implementation, Memory, Model, Threads, starting
 
 __all__ = ["command"]
 
@@ -26,6 +26,20 @@ def command(
         ),
     ] = None,
     policy: Annotated[str, typer.Option(help="As in generate.", rich_help_panel=_DRAFTING)] = "heuristic",
+    shadow: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            max=1,
+            metavar="<number>",
+            help="Share of the texts that an idle server runs again without speculation and compares.",
+            rich_help_panel=_DRAFTING,
+        ),
+    ] = 0.0,
+    shadow_waiting: Annotated[
+        int,
+        typer.Option(min=1, metavar="<int>", help="Texts that may wait for that.", rich_help_panel=_DRAFTING),
+    ] = 32,
     host: Annotated[
         str, typer.Option(help="Address to listen on; 0.0.0.0 is all of them.", rich_help_panel=_DOOR)
     ] = "127.0.0.1",
@@ -64,6 +78,19 @@ def command(
     chunk_tokens: Annotated[
         int, typer.Option(min=1, metavar="<int>", help="Prompt tokens of a pass.", rich_help_panel=_LIMITS)
     ] = 512,
+    prefix_tokens: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            metavar="<int>",
+            help="Of these, tokens of finished texts that are kept for texts that begin alike; 0 keeps none.",
+            rich_help_panel=_LIMITS,
+        ),
+    ] = 16_384,
+    memory: Memory = None,
+    max_nodes: Annotated[
+        int, typer.Option(min=1, metavar="<int>", help="Draft tokens of a text in a pass.", rich_help_panel=_LIMITS)
+    ] = 64,
     max_body_bytes: Annotated[
         int, typer.Option(min=1024, metavar="<int>", help="Bytes of a request.", rich_help_panel=_LIMITS)
     ] = 4 * 2**20,
@@ -108,7 +135,16 @@ def command(
             "grace_seconds": grace_seconds,
             "cors_origins": tuple(cors_origin or ()),
         },
-        engine={"max_running": max_running, "cache_tokens": cache_tokens, "chunk_tokens": chunk_tokens},
+        engine={
+            "max_running": max_running,
+            "cache_tokens": cache_tokens,
+            "chunk_tokens": chunk_tokens,
+            "prefix_tokens": prefix_tokens,
+            "memory": memory,
+            "max_nodes": max_nodes,
+            "shadow": shadow,
+            "shadow_waiting": shadow_waiting,
+        },
         loading={"dtype": dtype, "device": device, "implementation": implementation, "threads": threads},
     )
     job.check()

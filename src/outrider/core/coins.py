@@ -118,6 +118,14 @@ gives up.
 """
 
 
+find_winners: Callable[[Sequence[Any], Sequence[float], IntArray], IntArray] | None = None
+"""A compiled race of softmax rows, set by whoever has one, that writes no law out; the winners are the same.
+
+It is given float32 rows [V] of adjusted logits in main memory, the number that each is multiplied with, and a stream's
+state for each, and gives their tokens, -1 where it leaves the answer to `race`.
+"""
+
+
 def _words(values: Any) -> IntArray:
     return np.atleast_1d(np.asarray(values, dtype=np.int64))
 
@@ -303,7 +311,11 @@ class BatchCoins:
 
     def sample(self, law: Any, at: At) -> IntArray:
         """[k] tokens of laws [k, V], a function of (seed, position) only: the MATCH rule."""
-        return race(law, stream_states(self._seeds[at.request], Purpose.MATCH, at.position))
+        return race(law, self.match_states(at))
+
+    def match_states(self, at: At) -> IntArray:
+        """[k] the streams that `sample` runs its races in."""
+        return stream_states(self._seeds[at.request], Purpose.MATCH, at.position)
 
     def accept(self, prob: Any, at: At) -> Any:
         """[k] booleans: u < prob with u in [0, 1), so 0 is never and 1 always accepted; NaN never."""

@@ -143,6 +143,20 @@ class Processor:
         best = int(namespace(row).argmax(adjusted))
         return best if self._has_law(row, adjusted, best) else None
 
+    def racing_row(self, row: Any, state: PathState) -> tuple[Any, float] | None:
+        """[V] adjusted logits and their factor, of which the softmax is the law of a row; None for other laws.
+
+        Where a number of the adjusted logits is NaN or none is finite there is no law; whoever takes the softmax looks.
+        """
+        params = self.params
+        if params.is_greedy or 0 < params.top_k < self.vocab_size or params.top_p < 1.0 or params.min_p > 0.0:
+            return None
+        self._check_age(state)
+        adjusted = self._adjust(row, state)
+        if adjusted is not row and not bool(namespace(row).max(row) < float("inf")):
+            return None
+        return adjusted, 1.0 / params.temperature
+
     @staticmethod
     def _check_age(state: PathState) -> None:
         if state.num_committed != len(state.history.output):

@@ -18,14 +18,14 @@ import numpy as np
 
 from outrider.core.arrays import host_view, like, namespace, replaced_rows, rows_of, to_numpy
 from outrider.core.blocks import judge_block
-from outrider.core.coins import Coins
+from outrider.core.coins import BatchCoins, Coins
 from outrider.core.fit import check_fit
 from outrider.core.leaves import judge_traversal
 from outrider.core.params import Draw, Rule
 from outrider.core.steps import STEPS, Steps
 from outrider.core.tree import children
 from outrider.core.types import Proposal, VerifyResult
-from outrider.core.walks import Laws, SureLaws, Walk, at_nodes, draft_law, proposed_law
+from outrider.core.walks import Laws, RacingLaws, SureLaws, Walk, at_nodes, draft_law, proposed_law
 
 __all__ = ["STEPS", "Laws", "Steps", "check_fit", "verify"]
 
@@ -70,10 +70,8 @@ def verify(
         judge_traversal(trees, laws, coins, steps)
     if blocks := [walk for walk in walks if walk.rule is Rule.BLOCK]:
         judge_block(blocks, laws, coins, steps)
-    if isinstance(laws, SureLaws) and steps.sample is STEPS.sample:
-        for walk in walks:
-            if walk.rule is Rule.MATCH:
-                _match_sure(walk, laws, steps)
+    if steps.sample is STEPS.sample:
+        _match_without_laws([walk for walk in walks if walk.rule is Rule.MATCH], laws, coins, steps)
     live = [walk for walk in walks if walk.result is None]
     while live:
         at = at_nodes(live)
@@ -90,10 +88,30 @@ def verify(
     return [walk.result for walk in walks if walk.result is not None]
 
 
+def _match_without_laws(walks: Sequence[Walk], laws: Laws, coins: Coins, steps: Steps) -> None:
+    """Go down as far as tokens are known without writing a law out."""
+    if isinstance(laws, SureLaws):
+        for walk in walks:
+            _match_sure(walk, laws, steps)
+    if isinstance(laws, RacingLaws) and isinstance(coins, BatchCoins):
+        _match_racing([walk for walk in walks if walk.result is None], laws, coins, steps)
+
+
 def _match_sure(walk: Walk, laws: SureLaws, steps: Steps) -> None:
     """Go down as far as the laws are sure of one token: sampling such a law needs no noise."""
     while walk.result is None and (token := laws.only_token(walk.request, walk.node)) is not None:
         _follow(walk, token, steps)
+
+
+def _match_racing(walks: list[Walk], laws: RacingLaws, coins: BatchCoins, steps: Steps) -> None:
+    """Go down as far as the tokens can be drawn without writing laws out."""
+    while walks:
+        at = at_nodes(walks)
+        tokens = laws.race(at.request, at.node, coins.match_states(at)).tolist()
+        for walk, token in zip(walks, tokens, strict=True):
+            if token >= 0:
+                _follow(walk, token, steps)
+        walks = [walk for walk, token in zip(walks, tokens, strict=True) if token >= 0 and walk.result is None]
 
 
 def _follow(walk: Walk, token: int, steps: Steps) -> None:

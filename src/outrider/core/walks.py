@@ -15,7 +15,7 @@ from outrider.core.params import Draw, Rule
 from outrider.core.tree import ROOT, probs_rows
 from outrider.core.types import IntArray, Proposal, VerifyResult
 
-__all__ = ["Laws", "SureLaws", "Walk", "at_nodes", "draft_law", "proposed_law"]
+__all__ = ["Laws", "RacingLaws", "SureLaws", "Walk", "at_nodes", "draft_law", "proposed_law"]
 
 
 class Laws(Protocol):
@@ -31,6 +31,14 @@ class SureLaws(Protocol):
 
     def only_token(self, request: int, node: int) -> int | None:
         """The one token that the law after a node can give; None where that is not known."""
+
+
+@runtime_checkable
+class RacingLaws(Protocol):
+    """Laws that can also be sampled without being written out."""
+
+    def race(self, requests: IntArray, nodes: IntArray, states: IntArray) -> IntArray:
+        """[k] the tokens that a race in these streams draws from the laws after nodes; -1: ask for the law."""
 
 
 @dataclass(slots=True)

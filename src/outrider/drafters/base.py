@@ -164,5 +164,13 @@ class HoldsModel(Protocol):
     def model(self) -> Target:
         """The model; may be the target itself."""
 
-    def limit_rows(self, max_tokens: int | None) -> None:
-        """Let the cache hold so many rows over all requests at most; called before `load`."""
+    def limit_rows(self, max_tokens: int | None, prefix_tokens: int = 0) -> None:
+        """Let the cache hold so many rows over all requests at most; called before `load`.
+
+        Args:
+            max_tokens: rows at most; None for no bound.
+            prefix_tokens: of these, rows of finished requests that are kept for requests that begin alike.
+        """
+
+    def forget_prefixes(self, scope: str | None = None) -> None:
+        """Give back the rows that are kept of finished requests, of one scope or of all."""

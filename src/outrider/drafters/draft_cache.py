@@ -8,12 +8,14 @@ A fully accepted draft is no special case: its last token was never fed, so it i
 (Relative trims and that special case cost others their acceptance: vllm-project/vllm#5765, lablup/mlxcel#994.)
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from outrider.cache.prefixes import Prefixes, common_length
+from outrider.cache.slots import BLOCK_ROWS
 from outrider.core.tree import depths, is_chain
 from outrider.core.types import IntArray
 from outrider.errors import CacheFullError
@@ -35,6 +37,8 @@ class CachedText:
         drafted: draft tokens of the running step.
         parents: node number of each draft token's parent; -1 is the last committed token.
         fed: draft nodes that have rows, behind the committed ones and in this order.
+        tokens: the request's committed tokens, shared with it; empty until it first drafts.
+        scope: whose rows they are.
     """
 
     slot: int | None = None
@@ -42,6 +46,8 @@ class CachedText:
     drafted: list[int] = field(default_factory=list)
     parents: list[int] = field(default_factory=list)
     fed: list[int] = field(default_factory=list)
+    tokens: Sequence[int] = ()
+    scope: str = ""
 
     @property
     def num_rows(self) -> int:
@@ -87,11 +93,14 @@ class DraftCache:
     Args:
         model: the draft model.
         max_tokens: rows that its cache may hold over all requests; None for no bound but memory.
+        prefix_tokens: of these, rows of finished texts that are kept for texts that begin alike.
     """
 
-    def __init__(self, model: Target, max_tokens: int | None = None) -> None:
+    def __init__(self, model: Target, max_tokens: int | None = None, prefix_tokens: int = 0) -> None:
         self._model = model
         self._cache = model.make_cache(max_tokens)
+        self._shares = prefix_tokens > 0
+        self.prefixes = Prefixes(self._cache, prefix_tokens)
 
     @property
     def nbytes(self) -> int:
@@ -131,11 +140,58 @@ class DraftCache:
         """Make room for a request's rows, `length` in all; False where the cache's budget does not allow it."""
         if text.slot is None:
             text.slot = self._cache.acquire()
-        try:
-            self._cache.reserve(text.slot, length)
-        except CacheFullError:
-            return False
-        return True
+        return self._reserve(text.slot, length)
+
+    def _reserve(self, slot: int, length: int, source: int | None = None) -> bool:
+        """Reserve rows; kept texts make room, but for the one that is to be copied from."""
+        while True:
+            try:
+                self._cache.reserve(slot, length)
+            except CacheFullError:
+                if self.prefixes.slots[:1] == (source,) or not self.prefixes.evict():
+                    return False
+            else:
+                return True
+
+    def take_over(self, text: CachedText, others: Iterable[CachedText]) -> None:
+        """Begin a text with the longest cached beginning of it that its scope has, kept or of another request.
+
+        Args:
+            text: a text without rows.
+            others: texts of running requests.
+        """
+        if not self._shares:
+            return
+        wanted = np.asarray(text.tokens[:-1], dtype=np.int64)  # the last token is fed in any case
+        source, length = self.prefixes.longest(wanted, text.scope) or (None, 0)
+        is_kept = source is not None
+        for other in others:
+            if other.slot is not None and other.scope == text.scope and other.num_cached > length:
+                rows = np.asarray(other.tokens[: other.num_cached], dtype=np.int64)
+                if (shared := common_length(rows, wanted)) > length:
+                    source, length, is_kept = other.slot, shared, False
+        if source is None or length < BLOCK_ROWS:
+            return
+        if is_kept and self.prefixes.is_whole(source, length):
+            self.prefixes.take(source, length)
+            text.slot, text.num_cached = source, length
+            return
+        if is_kept:
+            self.prefixes.touch(source)
+        slot = self._cache.acquire()
+        if self._reserve(slot, length, source):
+            self._cache.copy(source, slot, length)
+            text.slot, text.num_cached = slot, length
+        else:
+            self._cache.release(slot)
+
+    def retire(self, text: CachedText) -> None:
+        """End a request; its committed rows are kept for texts that begin alike, as far as there is room."""
+        self.settle(text, ())
+        if text.slot is not None and text.num_cached:
+            self.prefixes.keep(text.slot, text.tokens[: text.num_cached], text.scope)
+            text.slot = None
+        self.release(text)
 
     def release(self, text: CachedText) -> None:
         """Give a request's rows back."""

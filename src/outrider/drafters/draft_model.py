@@ -82,6 +82,7 @@ class DraftModel:
         self._min_confidence = min_confidence
         self._chunk = chunk
         self._max_tokens = max_tokens
+        self._prefix_tokens = 0
         self._cache: DraftCache | None = None
         self._texts: dict[str, CachedText] = {}
 
@@ -91,7 +92,7 @@ class DraftModel:
         Raises:
             RuntimeError: the drafter was unloaded; build it again.
         """
-        self._cache = DraftCache(self.model, self._max_tokens)
+        self._cache = DraftCache(self.model, self._max_tokens, self._prefix_tokens)
 
     @property
     def model(self) -> Target:
@@ -104,8 +105,14 @@ class DraftModel:
             raise RuntimeError(f"drafter {self.name} was unloaded; build it again")
         return self._model
 
-    def limit_rows(self, max_tokens: int | None) -> None:
-        """Let the cache hold so many rows at most, or fewer where that was asked; heard by the next `load`."""
+    def limit_rows(self, max_tokens: int | None, prefix_tokens: int = 0) -> None:
+        """Let the cache hold so many rows at most, or fewer where that was asked; heard by the next `load`.
+
+        Args:
+            max_tokens: rows at most; None for no bound.
+            prefix_tokens: of these, rows of finished requests that are kept for requests that begin alike.
+        """
+        self._prefix_tokens = prefix_tokens
         limits = [limit for limit in (self._max_tokens, max_tokens) if limit is not None]
         self._max_tokens = min(limits, default=None)
 
@@ -128,14 +135,20 @@ class DraftModel:
         self._texts[request_id] = CachedText()
 
     def end(self, request_id: str) -> None:
-        """Free a request's rows; unknown ids are ignored."""
+        """Forget a request; its committed rows may serve requests that begin alike. Unknown ids are ignored."""
+        text = self._texts.pop(request_id, None)
+        if text is not None:
+            self._ready_cache().retire(text)
+
+    def drop(self, request_id: str) -> None:
+        """Free the rows of a preempted request."""
         text = self._texts.pop(request_id, None)
         if text is not None:
             self._ready_cache().release(text)
 
-    def drop(self, request_id: str) -> None:
-        """Free the rows of a preempted request."""
-        self.end(request_id)
+    def forget_prefixes(self, scope: str | None = None) -> None:
+        """Give back the rows that are kept of finished requests, of one scope or of all."""
+        self._ready_cache().prefixes.clear(scope)
 
     def observe(self, request_id: str, kept: Kept, observation: Observation) -> float | None:  # noqa: ARG002 - as above
         """Keep the rows of draft tokens that were emitted and cut off the others.
@@ -174,6 +187,9 @@ class DraftModel:
         """Begin a tree; it is done from the start where there is nothing to draw or no room for rows."""
         cache, text = self._ready_cache(), self._texts[context.request_id]
         length = len(context.tokens)
+        if text.slot is None:
+            text.tokens, text.scope = context.tokens, context.scope
+            cache.take_over(text, self._texts.values())
         cache.cut(text, length - 1)  # the last token is fed in any case, for the logits behind it
         beyond = self._context_length - length + 1
         if beyond < 1:

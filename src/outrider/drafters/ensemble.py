@@ -80,15 +80,16 @@ class Ensemble:
         """Bytes that all drafters hold for all requests."""
         return sum(drafter.state_bytes for drafter in self._drafters.values())
 
-    def load(self, max_tokens: int | None = None) -> None:
+    def load(self, max_tokens: int | None = None, prefix_tokens: int = 0) -> None:
         """Make all drafters ready; what one raises here is the user's to know.
 
         Args:
             max_tokens: rows that a drafter's own cache may hold over all requests; None for no bound.
+            prefix_tokens: of these, rows of finished requests that it may keep for requests that begin alike.
         """
         for drafter in self._drafters.values():
             if isinstance(drafter, HoldsModel):
-                drafter.limit_rows(max_tokens)
+                drafter.limit_rows(max_tokens, prefix_tokens)
             drafter.load()
 
     def unload(self) -> None:
@@ -164,6 +165,15 @@ class Ensemble:
                 except Exception as error:
                     self._report(name, error)
 
+    def forget_prefixes(self, scope: str | None = None) -> None:
+        """Let all drafters with a cache give back the rows that they keep of finished requests."""
+        for name, drafter in self._drafters.items():
+            if isinstance(drafter, HoldsModel):
+                try:
+                    drafter.forget_prefixes(scope)
+                except Exception as error:
+                    self._report(name, error)
+
     def _leave(self, request_id: str, leave: Callable[[Drafter], None]) -> None:
         self.seconds.pop(request_id, None)
         for name, drafter in self._drafters.items():
@@ -214,7 +224,7 @@ class Ensemble:
         self._report(name, error)
         self._followed[name].discard(request_id)
         try:
-            self._drafters[name].end(request_id)
+            self._drafters[name].drop(request_id)
         except Exception as second:
             self._report(name, second)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from outrider.core import coins
 from outrider.core.arrays import host_view, namespace, to_numpy, topk_values
 from outrider.core.process import PathState
 from outrider.core.steps import STEPS, Steps
@@ -102,6 +103,25 @@ class BatchLaws:
         """
         rows = [self._law(int(request), int(node)) for request, node in zip(requests, nodes, strict=True)]
         return rows[0] if len(rows) == 1 else namespace(rows[0]).concat(rows, axis=0)
+
+    def race(self, requests: IntArray, nodes: IntArray, states: IntArray) -> IntArray:
+        """[k] tokens drawn from the laws after nodes in noise streams, -1 where that takes the written-out law."""
+        winners = np.full(len(requests), -1, dtype=np.int64)
+        if coins.find_winners is None or type(self._logits) is not np.ndarray or self._logits.dtype != np.float32:
+            return winners
+        places: list[int] = []
+        rows: list[Any] = []
+        scales: list[float] = []
+        for place, (request, node) in enumerate(zip(requests.tolist(), nodes.tolist(), strict=True)):
+            processor = self._items[request].request.processor
+            found = processor.racing_row(self.row(request, node), self._state(request, node))
+            if found is not None:
+                places.append(place)
+                rows.append(found[0])
+                scales.append(found[1])
+        if places:
+            winners[places] = coins.find_winners(rows, scales, states[places])
+        return winners
 
     def only_token(self, request: int, node: int) -> int | None:
         """The token that a law is sure of, where that is known without computing it; else None."""

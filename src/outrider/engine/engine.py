@@ -6,12 +6,12 @@ last (while its prompt is being read: a prefix of them); commit comes before the
 uncommitted is ever cached, observed or counted.
 """
 
-import itertools
+import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from outrider.core.coins import BatchCoins, Coins, fresh_seed
+from outrider.core.coins import BatchCoins, Coins
 from outrider.core.params import SamplingParams, Speculation
 from outrider.core.process import MaskState
 from outrider.core.steps import STEPS, Steps
@@ -19,24 +19,17 @@ from outrider.core.types import Kept, Proposal, TokenEvent
 from outrider.core.verify import verify
 from outrider.drafters.base import Drafter
 from outrider.drafters.ensemble import Ensemble
-from outrider.engine.admission import (
-    check_order,
-    check_policy,
-    check_prediction,
-    check_prompt,
-    check_sampling,
-    check_speculation,
-)
+from outrider.engine.admission import check_policy
 from outrider.engine.batch import BatchLaws, pack, trim
 from outrider.engine.config import EngineConfig
+from outrider.engine.intake import Intake
 from outrider.engine.judged import Judged, observe_rows
-from outrider.engine.memory import Memory, MemoryPart, plan_memory
+from outrider.engine.memory import Memory, plan_memory
 from outrider.engine.outbox import Outbox, TextEvent
 from outrider.engine.request import Request
 from outrider.engine.scheduler import Item, Scheduler
 from outrider.engine.shadow import Shadow
 from outrider.engine.stats import SpecStats
-from outrider.engine.text import TextAssembler
 from outrider.engine.views import draft_context, request_view
 from outrider.models.base import ForwardOutputs, Segment, Target
 from outrider.models.tokenizer import Tokenizer
@@ -88,7 +81,7 @@ class Engine:
         check_policy(self.policy, self.drafters)
         self._plan = plan_memory(target, self.drafters.members, self.config)
         self.config = replace(self.config, cache_tokens=self._plan.cache_tokens)
-        self.drafters.load(self.config.cache_tokens)
+        self.drafters.load(self.config.cache_tokens, self.config.prefix_tokens)
         self.cache = target.make_cache(self.config.cache_tokens)
         self.scheduler = Scheduler(self.cache, self.config)
         self.stats = SpecStats()
@@ -97,7 +90,8 @@ class Engine:
         self._requests: dict[str, Request] = {}
         self._followed: set[str] = set()
         self._outbox = Outbox()
-        self._numbers = itertools.count()
+        self._intake = Intake(target, self.drafters, tokenizer, self.end_ids)
+        self._gate = threading.Lock()  # between steps and aborts of other threads
         self._is_stepping = False
         self._leaving: list[Request] = []
 
@@ -130,40 +124,16 @@ class Engine:
             InvalidRequestError: the request cannot be served as asked; nothing is queued.
             UnsupportedError: the engine lacks what it needs; nothing is queued.
         """
-        params = params or self.params
-        speculation = speculation or Speculation()
-        check_prompt(prompt, self.target.vocab_size, self.target.context_length)
-        check_sampling(params, has_text=self.tokenizer is not None)
-        check_speculation(speculation, self.drafters)
-        if prediction is not None:
-            check_prediction(prediction, self.target.vocab_size, self.target.context_length, self.drafters)
-        check_order(priority, deadline_seconds)
-        deadline = None if deadline_seconds is None else time.monotonic() + deadline_seconds
-        seed = fresh_seed() if params.seed is None else params.seed
-        number = next(self._numbers)
-        requests = [
-            Request(
-                f"{number}-{choice}",
-                prompt,
-                params,
-                speculation,
-                vocab_size=self.target.vocab_size,
-                context_length=self.target.context_length,
-                end_ids=frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self.end_ids),
-                seed=seed,
-                choice=choice,
-                text=TextAssembler(
-                    self.tokenizer.stream() if self.tokenizer else None, params.stop, prompt if params.echo else ()
-                ),
-                mask=mask,
-                prediction=prediction,
-                priority=priority,
-                deadline=deadline,
-            )
-            for choice in range(params.n)
-        ]
+        requests = self._intake.make(
+            prompt,
+            params or self.params,
+            speculation or Speculation(),
+            mask=mask,
+            prediction=prediction,
+            priority=priority,
+            deadline_seconds=deadline_seconds,
+        )
         for request in requests:
-            request.siblings = requests
             self.enqueue(request)
         return requests
 
@@ -176,26 +146,30 @@ class Engine:
         """End a request now, wherever it is; its slot and all drafter state are free at once.
 
         Note:
-            Called from within a step (by a drafter or policy), it takes hold before that step commits anything.
+            Within a step (from a drafter, a policy, a callback) it takes hold before that step commits anything of the
+            request. From another thread while a step runs it takes hold at the end of that step at the latest; this is
+            the only verb that another thread may call.
         """
-        if self._is_stepping:
-            self._leaving.append(request)
-        elif request.request_id in self._requests:
+        with self._gate:
+            if self._is_stepping:
+                self._leaving.append(request)
+            else:
+                self._leave(request)
+
+    def _leave(self, request: Request) -> None:
+        if request.request_id in self._requests:
             request.finish("abort")
             self._forget(request)
             self._deliver(request, TokenEvent(request.request_id, (), (), finish_reason="abort"))
 
     def memory(self) -> Memory:
         """What the engine takes of memory, part by part: now, and at most."""
-        held = {f"{drafter.name} cache": drafter.state_bytes for drafter in self.drafters.members}
-        held["target cache"] = self.cache.nbytes
-        parts = [replace(part, held_bytes=held.pop(part.name, part.held_bytes)) for part in self._plan.parts]
-        others = sum(held.values())  # what drafters without a model keep
-        return replace(self._plan, parts=(*parts, MemoryPart("drafter state", others, others)))
+        return self._plan.now(self.cache, self.drafters.members)
 
     def forget_prefixes(self, scope: str | None = None) -> None:
         """Give back the rows that are kept of finished requests, of one scope or of all."""
         self.scheduler.prefixes.clear(scope)
+        self.drafters.forget_prefixes(scope)
 
     @property
     def num_unfinished(self) -> int:
@@ -206,21 +180,28 @@ class Engine:
 
     def step(self) -> list[TokenEvent]:
         """Draft, run the target once, verify, commit, for every scheduled request."""
+        with self._gate:
+            self._is_stepping = True
+        try:
+            return self._step()
+        finally:
+            with self._gate:
+                self._is_stepping = False
+                while self._leaving:
+                    self._leave(self._leaving.pop())
+
+    def _step(self) -> list[TokenEvent]:
         started = time.perf_counter()
         events = [self._expire(request) for request in self.scheduler.expired(time.monotonic())]
         items = self._schedule()
         events += [self._refuse(request) for request in self.scheduler.refused]
         if not items:
             return events
-        self._is_stepping = True
         try:
             events += self._run(items)
         except BaseException:
             self._requeue(items)
             raise
-        finally:
-            self._is_stepping = False
-            self._abort_leaving()
         self.step_seconds += time.perf_counter() - started
         return events
 
@@ -262,11 +243,6 @@ class Engine:
     ) -> tuple[BatchLaws, Coins]:
         """What the rules ask in this step: the target's laws, and the requests' own noise."""
         return BatchLaws(outputs.logits, judged, proposals), BatchCoins([item.request.stream for item in judged])
-
-    def _abort_leaving(self) -> None:
-        """End the requests that were aborted while a step ran."""
-        while self._leaving:
-            self.abort(self._leaving.pop())
 
     def _requeue(self, items: Sequence[Item]) -> None:
         """After a step that broke off: nothing that it wrote is trusted, its requests read their texts anew."""

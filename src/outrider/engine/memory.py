@@ -6,9 +6,10 @@ and an engine that started has room for its weights, its working space and at le
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from outrider.cache.base import Cache
 from outrider.drafters.base import Drafter, HoldsModel
 from outrider.engine.config import EngineConfig, read_bytes
 from outrider.errors import MemoryBudgetError
@@ -58,6 +59,14 @@ class Memory:
     def planned_bytes(self) -> int:
         """What all parts may take at most."""
         return sum(part.planned_bytes for part in self.parts)
+
+    def now(self, cache: Cache, drafters: Sequence[Drafter]) -> "Memory":
+        """The same plan with what the caches and drafters hold at this moment."""
+        held = {f"{drafter.name} cache": drafter.state_bytes for drafter in drafters}
+        held["target cache"] = cache.nbytes
+        parts = [replace(part, held_bytes=held.pop(part.name, part.held_bytes)) for part in self.parts]
+        others = sum(held.values())  # what drafters without a model keep
+        return replace(self, parts=(*parts, MemoryPart("drafter state", others, others)))
 
     def sums(self) -> str:
         """The plan as a sum in words: "target weights 257 MB + target cache 512 MB = 769 MB"."""

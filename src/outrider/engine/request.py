@@ -45,6 +45,7 @@ class Request:
         number: place in the order of arrival.
         num_passed: requests that came later and were admitted before it.
         num_reused: rows that its last admission took over from other requests instead of reading them.
+        num_prompt_reused: the same of the last admission before its first token: prompt tokens that were cached.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class Request:
         self.slot: int | None = None
         self.siblings: Sequence[Request] = ()
         self.priority, self.deadline = priority, deadline
-        self.number = self.num_passed = self.num_reused = 0
+        self.number = self.num_passed = self.num_reused = self.num_prompt_reused = 0
         self.stats = SpecStats()
         self.finish_reason: FinishReason | None = None
         self.processor = Processor(params, vocab_size, end_ids)

@@ -180,6 +180,8 @@ class Scheduler:
         if request.slot is None and not self._fill(request, source, length):
             return False
         request.num_reused = length
+        if request.num_output == 0:
+            request.num_prompt_reused = length
         self.waiting.remove(request)
         self.running.append(request)
         for other in self.waiting:

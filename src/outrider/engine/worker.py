@@ -38,7 +38,13 @@ class Worker:
     Args:
         engine: the engine; nobody else may touch it while the worker runs.
         max_requests: choices that wait or run at most; beyond it `submit` refuses.
+
+    Attributes:
+        after_delivery: called on the engine's thread once the events of a step, or of an end from outside, were handed
+            to their sinks, so that sinks can leave waking their readers to it; it must be quick.
     """
+
+    after_delivery: Callable[[], None] | None = None
 
     def __init__(self, engine: Engine, *, max_requests: int = 256) -> None:
         self._engine = engine
@@ -52,6 +58,7 @@ class Worker:
         self._give_up_at = 0.0
         self._num_broken = self._num_in_a_row = 0
         self._has_second_runs = True
+        self._has_delivered = False
         self._thread = threading.Thread(target=self._run, name="outrider-engine", daemon=True)
 
     def __enter__(self) -> "Worker":
@@ -193,6 +200,7 @@ class Worker:
                 letter = self._mail.get(block=is_idle)
                 if letter is not None:
                     letter()
+                self._wake_readers()
         except Empty:
             return
 
@@ -205,6 +213,7 @@ class Worker:
         self._num_in_a_row = 0
         for event in events:
             self._deliver(event)
+        self._wake_readers()
 
     def _check_again(self) -> None:
         """Idle time goes to second runs; nobody waits for one, so one that fails is only told."""
@@ -222,6 +231,7 @@ class Worker:
         if self._num_in_a_row >= _TRIES:
             self._num_in_a_row = 0
             self._end_all(f"the engine failed ({type(error).__name__}: {error}); look at the server's log.")
+            self._wake_readers()
 
     def _accept(
         self,
@@ -254,6 +264,17 @@ class Worker:
             del self._tickets[event.request_id]
             self._settle(1)
         ticket.deliver(event)
+        self._has_delivered = True
+
+    def _wake_readers(self) -> None:
+        if not self._has_delivered:
+            return
+        self._has_delivered = False
+        if self.after_delivery is not None:
+            try:
+                self.after_delivery()
+            except Exception:
+                logger.exception("readers could not be woken")
 
     def _drop(self, ticket: Ticket, reason: str | None = None) -> None:
         """End what is left of a ticket."""
@@ -279,6 +300,7 @@ class Worker:
             letter = self._mail.get()
             if letter is not None:
                 letter()
+        self._wake_readers()
 
 
 def _last_event(request: Request, reason: str | None) -> TokenEvent:

@@ -1,19 +1,21 @@
 """The rule of thumb: draft more while drafts are right, less when one was wrong.
 
-It counts tokens; it knows neither costs nor confidences. Invariant: a request's length follows from that request's own
-outcomes alone and is forgotten with it, so no request starts with what another one left behind (a defect of shared
-heuristics: huggingface/transformers#28759).
+It counts tokens; it knows no confidences. Invariants: a request's length follows from that request's own outcomes alone
+and is forgotten with it, so no request starts with what another one left behind (a defect of shared heuristics:
+huggingface/transformers#28759); the measured price of rows can only shorten it, and only under MATCH, where no text
+depends on lengths: elsewhere the same seed gives the same text only while no clock decides.
 
 Source: assisted generation (J. Gante, 2023), +2 after a fully right draft and -1 otherwise.
 """
 
 from collections.abc import Sequence
 
-from outrider.core.params import is_whole_number
+from outrider.core.params import Rule, is_whole_number
 from outrider.core.types import IntArray, Outcome, Plan
 from outrider.errors import InvalidRequestError
 from outrider.policies.base import RequestView, Shape
 from outrider.policies.fixed import admit_all, chain_plan
+from outrider.policies.thrift import Thrift
 
 __all__ = ["Heuristic"]
 
@@ -28,12 +30,16 @@ class Heuristic:
         start: draft tokens of a request's first step.
         maximum: draft tokens a step at most.
         drafters: names in order of preference; None for all, in the engine's order.
+        minds_costs: whether drafts are shortened, or left out, where their rows cost more than they give, as in a full
+            batch (`policies.thrift`).
 
     Raises:
         InvalidRequestError: not 1 <= start <= maximum.
     """
 
-    def __init__(self, start: int = 4, maximum: int = 16, drafters: Sequence[str] | None = None) -> None:
+    def __init__(
+        self, start: int = 4, maximum: int = 16, drafters: Sequence[str] | None = None, *, minds_costs: bool = False
+    ) -> None:
         if not (is_whole_number(start) and is_whole_number(maximum) and 1 <= start <= maximum):
             raise InvalidRequestError(
                 f"policy heuristic has start={start!r} and max={maximum!r}; give whole numbers with 1 <= start <= max."
@@ -42,6 +48,7 @@ class Heuristic:
         self._maximum = int(maximum)
         self.drafters = None if drafters is None else tuple(drafters)
         self._lengths: dict[str, int] = {}
+        self._thrift = Thrift() if minds_costs else None
 
     @property
     def num_requests(self) -> int:
@@ -53,8 +60,17 @@ class Heuristic:
         return self._lengths.get(request_id, self._start)
 
     def choose(self, views: Sequence[RequestView]) -> list[Plan]:
-        """One chain a request, as long as its own history suggests."""
-        return [chain_plan(view, self.length(view.request_id), self.drafters) for view in views]
+        """One chain a request, as long as its own history suggests and its rows pay."""
+        if self._thrift is not None:
+            self._thrift.begin_step()
+        return [chain_plan(view, self._paying(view, len(views)), self.drafters) for view in views]
+
+    def _paying(self, view: RequestView, num_requests: int) -> int:
+        length = self.length(view.request_id)
+        if self._thrift is None or view.rule is not Rule.MATCH:
+            return length
+        most = self._thrift.longest(view.request_id, num_requests)
+        return length if most is None else min(length, most)
 
     def admit(self, shapes: Sequence[Shape], views: Sequence[RequestView]) -> list[IntArray]:  # noqa: ARG002 - the protocol's
         """Everything is verified."""
@@ -62,6 +78,8 @@ class Heuristic:
 
     def update(self, outcome: Outcome) -> None:
         """Move the request's length; steps that drafted nothing say nothing."""
+        if self._thrift is not None:
+            self._thrift.update(outcome)
         if outcome.kept.finish_reason is not None:
             self.forget(outcome.request_id)
             return
@@ -74,3 +92,5 @@ class Heuristic:
     def forget(self, request_id: str) -> None:
         """Drop a request's length."""
         self._lengths.pop(request_id, None)
+        if self._thrift is not None:
+            self._thrift.forget(request_id)

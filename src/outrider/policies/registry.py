@@ -46,9 +46,15 @@ _ENTRIES = (
         options=(
             Option("start", int, "draft tokens of a request's first step; 4 or max if left out", minimum=1),
             Option("max", int, "draft tokens a step at most", default=16, minimum=1),
+            Option(
+                "costs", bool, "draft less, or not, where the measured price of rows is above the gain", default=True
+            ),
         ),
         build=lambda options, drafters: Heuristic(
-            min(4, options["max"]) if options["start"] is None else options["start"], options["max"], drafters
+            min(4, options["max"]) if options["start"] is None else options["start"],
+            options["max"],
+            drafters,
+            minds_costs=options["costs"],
         ),
     ),
 )

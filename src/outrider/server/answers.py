@@ -17,7 +17,7 @@ from openai.types.chat.chat_completion import ChoiceLogprobs as WholeLogprobs
 from openai.types.chat.chat_completion_chunk import Choice as PartChoice
 from openai.types.chat.chat_completion_chunk import ChoiceDelta
 from openai.types.chat.chat_completion_chunk import ChoiceLogprobs as PartLogprobs
-from openai.types.completion_usage import CompletionTokensDetails
+from openai.types.completion_usage import CompletionTokensDetails, PromptTokensDetails
 from pydantic import BaseModel
 
 from outrider import __version__
@@ -36,6 +36,13 @@ class Shape(Protocol):
 
     def first(self, choice: Choice) -> BaseModel | None:
         """A chunk that begins a choice before there is text; None where there is none."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a chunk in the middle holds nothing but text."""
+
+    def plain(self, index: int, text: str) -> BaseModel:
+        """A chunk in the middle of a choice that holds nothing but text."""
 
     def part(self, choice: Choice, usage: CompletionUsage | None) -> BaseModel:
         """A chunk with what a choice has to release."""
@@ -64,6 +71,11 @@ class _Common:
             "model": model,
             "system_fingerprint": f"outrider-{__version__}",
         }
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a chunk in the middle holds nothing but text."""
+        return self._asked.params.logprobs is None and not self._asked.provenance
 
     def _extension(self, choice: Choice, piece: Piece) -> dict[str, Any]:
         told = choice.speculation(piece, statistics=self._asked.statistics, provenance=self._asked.provenance)
@@ -101,6 +113,11 @@ class Chat(_Common):
         delta = ChoiceDelta(role="assistant", content="", refusal=None)
         return self._chunk([PartChoice(index=choice.index, delta=delta, logprobs=None, finish_reason=None)])
 
+    def plain(self, index: int, text: str) -> ChatCompletionChunk:
+        """A chunk in the middle of a choice that holds nothing but text."""
+        delta = ChoiceDelta(content=text)
+        return self._chunk([PartChoice(index=index, delta=delta, logprobs=None, finish_reason=None)])
+
     def part(self, choice: Choice, usage: CompletionUsage | None) -> ChatCompletionChunk:
         """A chunk with what a choice has to release."""
         piece = choice.release()
@@ -137,6 +154,11 @@ class Text(_Common):
     def first(self, choice: Choice) -> None:
         """Completions begin with their text."""
 
+    def plain(self, index: int, text: str) -> Completion:
+        """A chunk in the middle of a choice that holds nothing but text."""
+        values: dict[str, Any] = {"index": index, "text": text, "logprobs": None, "finish_reason": None}
+        return self._completion([CompletionChoice.model_construct(None, **values)], None)
+
     def part(self, choice: Choice, usage: CompletionUsage | None) -> Completion:
         """A chunk with what a choice has to release."""
         return self._completion([self._choice(choice)], usage)
@@ -166,7 +188,7 @@ class Text(_Common):
 
 
 def usage_of(asked: Asked, choices: Sequence[Choice]) -> CompletionUsage:
-    """Tokens so far; a prompt counts once, however many texts go on from it."""
+    """Tokens so far; a prompt counts once, however many texts go on from it, cached tokens for the first of them."""
     predicted = [choice.predicted for choice in choices if choice.predicted is not None]
     details = CompletionTokensDetails(
         accepted_prediction_tokens=sum(count.num_accepted for count in predicted),
@@ -174,6 +196,7 @@ def usage_of(asked: Asked, choices: Sequence[Choice]) -> CompletionUsage:
         reasoning_tokens=0,
         audio_tokens=0,
     )
+    cached = sum(choice.request.num_prompt_reused for choice in choices if choice.request.choice == 0)
     num_prompt = sum(map(len, asked.prompts))
     num_output = sum(choice.num_tokens for choice in choices)
     return CompletionUsage(
@@ -181,4 +204,5 @@ def usage_of(asked: Asked, choices: Sequence[Choice]) -> CompletionUsage:
         completion_tokens=num_output,
         total_tokens=num_prompt + num_output,
         completion_tokens_details=details,
+        prompt_tokens_details=PromptTokensDetails(cached_tokens=cached, audio_tokens=0),
     )

@@ -20,6 +20,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from outrider import __version__
+from outrider.engine.engine import Engine
 from outrider.engine.worker import Worker
 from outrider.errors import OutriderError
 from outrider.server.answers import Chat, Shape, Text
@@ -29,7 +30,7 @@ from outrider.server.meters import Meters
 from outrider.server.metrics import EngineCollector, page
 from outrider.server.reading import Asked, Reader, scope_of
 from outrider.server.refusals import ErrorBody, Refusal, refusal_of, refusal_of_fields
-from outrider.server.session import GoneError, Session
+from outrider.server.session import GoneError, Post, Session
 from outrider.server.settings import Settings
 from outrider.server.streaming import EventStream, answer_whole
 from outrider.server.token_texts import TokenTexts
@@ -73,6 +74,8 @@ class _Server:
 
     def __init__(self, worker: Worker, reader: Reader, texts: TokenTexts, settings: Settings) -> None:
         self.worker, self.reader, self.texts, self.settings = worker, reader, texts, settings
+        self.post = Post()
+        worker.after_delivery = self.post.send
         self.registry = CollectorRegistry()
         self.meters = Meters(self.registry, settings.model)
         self.collector = EngineCollector(settings.model, worker)
@@ -95,7 +98,7 @@ class _Server:
                 code="model_not_found",
             )
         asked = await self._read(request, fields, read)
-        session = Session(self.worker, asked, self.meters, self.settings.request_seconds)
+        session = Session(self.worker, asked, self.post, self.meters, self.settings.request_seconds)
         figures = request.state.figures
         figures |= {
             "stream": fields.stream,
@@ -189,9 +192,9 @@ def _add_routes(app: FastAPI, server: _Server) -> None:
 
     @app.post("/v1/drafters/reset", response_model=Status, responses=_ERRORS, tags=["speculation"])
     async def reset(request: Request, fields: ResetRequest) -> Status:
-        """Forget what drafters keep of finished texts of this key and salt."""
+        """Forget what drafters and the cache keep of finished texts of this key and salt."""
         scope = scope_of(request.state.caller, fields.cache_salt)
-        await asyncio.wrap_future(server.worker.call(lambda engine: engine.drafters.reset(scope)))
+        await asyncio.wrap_future(server.worker.call(lambda engine: _forget(engine, scope)))
         return Status(status="done")
 
     @app.get("/health", response_model=Status, responses={503: _ERRORS[503]}, tags=["operation"])
@@ -214,6 +217,11 @@ def _add_routes(app: FastAPI, server: _Server) -> None:
         accept = request.headers.get("accept", "")
         body, kind = await page(server.worker, server.collector, server.registry, accept)
         return Response(body, media_type=None, headers={"Content-Type": kind})
+
+
+def _forget(engine: Engine, scope: str) -> None:
+    engine.drafters.reset(scope)
+    engine.forget_prefixes(scope)
 
 
 def _add_errors(app: FastAPI) -> None:

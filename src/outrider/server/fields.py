@@ -6,12 +6,24 @@ unknown field is refused; numbers are finite and of the right kind, never texts 
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 __all__ = ["ChatRequest", "CompletionRequest", "Message", "Prediction", "ResetRequest", "SpeculationFields"]
 
-_Text = Annotated[str, Field(max_length=4_000_000)]
-_Stop = Annotated[str, Field(min_length=1, max_length=1000)]
+
+def _whole(text: str) -> str:
+    """Refuse halves of surrogate pairs, which JSON can spell and no text can hold."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("it holds half of a surrogate pair; send whole characters") from None
+    return text
+
+
+_Word = Annotated[str, AfterValidator(_whole)]
+_Text = Annotated[str, Field(max_length=4_000_000), AfterValidator(_whole)]
+_Salt = Annotated[str, Field(max_length=256), AfterValidator(_whole)]
+_Stop = Annotated[str, Field(min_length=1, max_length=1000), AfterValidator(_whole)]
 _TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 
 
@@ -33,9 +45,9 @@ class SpeculationFields(_Fields):
     """How this request may be speculated on, and what the answer tells about it."""
 
     off: bool = Field(False, description="Decode plainly.")
-    drafter: str | list[str] | None = Field(None, description="Drafters that may serve the request; left out: all.")
+    drafter: _Word | list[_Word] | None = Field(None, description="Drafters that may serve the request; left out: all.")
     length: Annotated[int, Field(ge=1, le=1024)] | None = Field(None, description="Draft tokens a step at most.")
-    tree: str | list[int] | None = Field(None, description='Draft trees: "3x16" is width x nodes; left out: chains.')
+    tree: _Word | list[int] | None = Field(None, description='Draft trees: "3x16" is width x nodes; left out: chains.')
     rule: Literal["match", "token", "block", "traversal", "typical"] = Field(
         "match", description="How drafts are judged; typical is approximate."
     )
@@ -79,7 +91,7 @@ class Message(_Fields):
 
     role: Literal["system", "developer", "user", "assistant"]
     content: _Text | list[TextPart]
-    name: str | None = None
+    name: _Word | None = None
 
     @property
     def text(self) -> str:
@@ -102,7 +114,7 @@ class Prediction(_Fields):
 class _Request(_Fields):
     """Fields of both kinds of request."""
 
-    model: str = Field(description="The server's name for its model.")
+    model: _Word = Field(description="The server's name for its model.")
     stream: bool = Field(False, description="Send the text as it becomes final, as server-sent events.")
     stream_options: StreamOptions | None = Field(None, description="What a stream tells beside the text.")
     max_tokens: Annotated[int, Field(ge=1, lt=2**31)] | None = Field(None, description="Output tokens at most.")
@@ -127,7 +139,7 @@ class _Request(_Fields):
         None, description="Token id -> number added to its logit."
     )
     response_format: ResponseFormat | None = Field(None, description="Only free text.")
-    user: str | None = Field(None, description="Accepted; it changes nothing and is not logged.")
+    user: _Word | None = Field(None, description="Accepted; it changes nothing and is not logged.")
     top_k: Annotated[int, Field(ge=0, lt=2**31)] | None = Field(
         None, description="Keep the k most probable tokens; 0 keeps all."
     )
@@ -144,10 +156,15 @@ class _Request(_Fields):
     stop_token_ids: Annotated[list[_TokenId], Field(max_length=1024)] | None = Field(
         None, description="Tokens that end the text, beside the model's own."
     )
-    cache_salt: Annotated[str, Field(max_length=256)] | None = Field(
-        None, description="Requests share what drafters keep only with those of the same key and salt."
+    cache_salt: _Salt | None = Field(
+        None,
+        description="Requests share cached prompts and what drafters keep only with those of the same key and salt.",
     )
     prediction: Prediction | None = Field(None, description="The output that you expect; it is drafted from.")
+    priority: Annotated[int, Field(gt=-(2**31), lt=2**31)] = Field(0, description="Higher ones go first.")
+    deadline_seconds: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="An answer that is unfinished so long after the request ends with an error."
+    )
     speculation: Annotated[SpeculationFields, BeforeValidator(_spelled_out)] = Field(
         default_factory=SpeculationFields,  # type: ignore[arg-type]  # all of its fields have defaults
         description='How to speculate, or "off".',
@@ -208,6 +225,6 @@ class CompletionRequest(_Request):
 class ResetRequest(_Fields):
     """Body of `/v1/drafters/reset`."""
 
-    cache_salt: Annotated[str, Field(max_length=256)] | None = Field(
+    cache_salt: _Salt | None = Field(
         None, description="Forget what was kept for this salt; left out: for requests without one."
     )

@@ -26,6 +26,7 @@ __all__ = ["Guard", "error_response"]
 logger = logging.getLogger(__name__)
 access = logging.getLogger("outrider.access")
 
+_HEADER_BYTES = 32_768
 _OPEN = ("/health", "/ready", "/metrics", "/docs", "/openapi.json")
 
 
@@ -68,6 +69,12 @@ class Guard:
             self._on_answer(visit.route, visit.status)
 
     async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if sum(len(name) + len(value) for name, value in scope["headers"]) > _HEADER_BYTES:
+            refusal = Refusal(
+                431, f"the headers are larger than {_HEADER_BYTES} bytes; send less.", code="headers_too_large"
+            )
+            await error_response(refusal)(scope, receive, send)
+            return
         caller = self._keys.find(Headers(scope=scope).get("authorization"))
         if caller is None and scope["path"] not in _OPEN and scope["method"] != "OPTIONS":
             refusal = Refusal(

@@ -44,6 +44,8 @@ class Asked:
         params: how tokens are drawn, the seed among it.
         speculation: how drafts are made and judged.
         prediction: the expected output as tokens.
+        priority: requests with a higher one go first.
+        deadline_seconds: how long it may take; None for no limit of its own.
         statistics, provenance: what the answer tells of speculation.
     """
 
@@ -51,6 +53,8 @@ class Asked:
     params: SamplingParams
     speculation: Speculation
     prediction: Sequence[int] | None
+    priority: int
+    deadline_seconds: float | None
     statistics: bool
     provenance: bool
 
@@ -115,6 +119,8 @@ class Reader:
             params=self._sampling(fields, more.pop("max_tokens"), more),
             speculation=_speculation(fields.speculation, scope_of(caller, fields.cache_salt)),
             prediction=prediction,
+            priority=fields.priority,
+            deadline_seconds=fields.deadline_seconds,
             statistics=fields.speculation.statistics,
             provenance=fields.speculation.provenance,
         )

@@ -19,11 +19,37 @@ from outrider.server.meters import Meters
 from outrider.server.reading import Asked
 from outrider.server.refusals import Refusal
 
-__all__ = ["GoneError", "Session"]
+__all__ = ["GoneError", "Post", "Session"]
 
 
 class GoneError(Exception):
     """The client went away; nobody is told anything."""
+
+
+class Post:
+    """Carries events from the engine's thread to the sessions: all of a step wake the event loop once."""
+
+    def __init__(self) -> None:
+        self._bag: deque[tuple[Session, TextEvent]] = deque()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def serve(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Deliver on this loop."""
+        self._loop = loop
+
+    def put(self, session: "Session", event: TextEvent) -> None:
+        """Take an event; called on the engine's thread."""
+        self._bag.append((session, event))
+
+    def send(self) -> None:
+        """Have what was taken delivered; called on the engine's thread."""
+        if self._bag and self._loop is not None:
+            self._loop.call_soon_threadsafe(self._deliver)
+
+    def _deliver(self) -> None:
+        while self._bag:
+            session, event = self._bag.popleft()
+            session.put(event)
 
 
 class Session:
@@ -32,6 +58,7 @@ class Session:
     Args:
         worker: runs the engine.
         asked: what to submit.
+        post: carries its events.
         meters: told when tokens come and how choices end.
         seconds: how long it may take.
 
@@ -39,11 +66,13 @@ class Session:
         choices: the texts, in order.
     """
 
-    def __init__(self, worker: Worker, asked: Asked, meters: Meters, seconds: float) -> None:
+    def __init__(self, worker: Worker, asked: Asked, post: Post, meters: Meters, seconds: float) -> None:
         self._worker = worker
         self.asked = asked
+        self._post = post
         self._meters = meters
         self._loop = asyncio.get_running_loop()
+        post.serve(self._loop)
         self._seconds = seconds
         self._started = time.perf_counter()
         self._tickets: list[Ticket] = []
@@ -73,7 +102,13 @@ class Session:
             for prompt in asked.prompts:
                 self._tickets.append(
                     self._worker.submit(
-                        prompt, asked.params, asked.speculation, sink=self._hand_over, prediction=asked.prediction
+                        prompt,
+                        asked.params,
+                        asked.speculation,
+                        sink=self._hand_over,
+                        prediction=asked.prediction,
+                        priority=asked.priority,
+                        deadline_seconds=asked.deadline_seconds,
                     )
                 )
             accepted = [await asyncio.wrap_future(ticket.accepted) for ticket in self._tickets]
@@ -156,12 +191,22 @@ class Session:
         count = choice.num_tokens - choice.num_first
         self._meters.end(choice.finish_reason, now, (now - choice.first_seconds) / count if count > 0 else None)
         if choice.error is not None:
-            raise (GenerationError if self._worker.is_alive else StoppedError)(choice.error)
+            raise self._fault(choice, choice.error)
+
+    def _fault(self, choice: Choice, sentence: str) -> Exception:
+        """What became of a choice that failed."""
+        if not self._worker.is_alive:
+            return StoppedError(sentence)
+        deadline = choice.request.deadline
+        if deadline is not None and time.monotonic() >= deadline:
+            return Refusal(408, sentence, param="deadline_seconds", code="timeout")
+        return GenerationError(sentence)
 
     def _hand_over(self, event: TextEvent) -> None:
         """Called on the engine's thread."""
-        self._loop.call_soon_threadsafe(self._put, event)
+        self._post.put(self, event)
 
-    def _put(self, event: TextEvent) -> None:
+    def put(self, event: TextEvent) -> None:
+        """Take an event."""
         self._events.append(event)
         self._has_news.set()

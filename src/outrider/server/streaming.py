@@ -8,25 +8,21 @@ middle of one.
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 
 from fastapi import Request, Response
 from openai.types import CompletionUsage
-from pydantic import BaseModel
 from starlette.types import Receive, Scope, Send
 
 from outrider.server.answers import Shape, usage_of
+from outrider.server.choices import Choice
+from outrider.server.frames import Frames, to_json
 from outrider.server.refusals import refusal_of
 from outrider.server.session import GoneError, Session
 
-__all__ = ["EventStream", "answer_whole", "to_json"]
+__all__ = ["EventStream", "answer_whole"]
 
 logger = logging.getLogger(__name__)
-
-
-def to_json(value: BaseModel) -> str:
-    """JSON of an object: what was set, nulls among it."""
-    return value.model_dump_json(exclude_unset=True)
 
 
 @contextlib.asynccontextmanager
@@ -79,6 +75,7 @@ class EventStream(Response):
         del self.headers["content-length"]
         self._session = session
         self._shape = shape
+        self._frames = Frames(shape.plain)
         self._usage = usage
         self._continuous = continuous
 
@@ -102,17 +99,20 @@ class EventStream(Response):
     async def _texts(self) -> AsyncIterator[str]:
         """Events; those of one step are sent together."""
         async for changed in self._session.updates():
-            events = []
-            for choice in changed:
-                if not choice.is_ready:
-                    continue
-                if not choice.has_begun:
-                    events.append(self._shape.first(choice))
-                events.append(self._shape.part(choice, self._usage_now() if self._continuous else None))
+            events = [event for choice in changed if choice.is_ready for event in self._events(choice)]
             if events:
-                yield "".join(f"data: {to_json(event)}\n\n" for event in events if event is not None)
+                yield "".join([f"data: {event}\n\n" for event in events])
         last = f"data: {to_json(self._shape.last(self._usage_now()))}\n\n" if self._usage else ""
         yield f"{last}data: [DONE]\n\n"
+
+    def _events(self, choice: Choice) -> Iterator[str]:
+        """JSON of what a choice has to release."""
+        if not choice.has_begun and (first := self._shape.first(choice)) is not None:
+            yield to_json(first)
+        if self._shape.is_plain and choice.finish_reason is None and not self._continuous:
+            yield self._frames.fill(choice.index, choice.release().text)
+        else:
+            yield to_json(self._shape.part(choice, self._usage_now() if self._continuous else None))
 
     def _usage_now(self) -> CompletionUsage:
         return usage_of(self._session.asked, self._session.choices)

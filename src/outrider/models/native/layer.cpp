@@ -11,6 +11,7 @@
 
 #include "attention.h"
 #include "pack.h"
+#include "race.h"
 
 struct Layer {
   const float *attention_norm, *mlp_norm;  // [hidden size]
@@ -262,20 +263,11 @@ void outrider_head(const Matrix* head, const float* norm, double eps, const floa
   }
 }
 
-// 64 bits of noise: counter `token` of SplitMix64's stream `state`, as `core.coins` has it.
-static inline uint64_t noise_bits(int64_t token, int64_t state) {
-  uint64_t bits = uint64_t(token + 1) * 0x9E3779B97F4A7C15ull + uint64_t(state);
-  bits = (bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9ull;
-  bits = (bits ^ (bits >> 27)) * 0x94D049BB133111EBull;
-  return bits ^ (bits >> 31);
-}
-
 // The tokens of a row of a law that can still win an exponential race: none arrives before u / p, as u <= -log(1 - u), so
 // those for which that is no later than the arrival of one of them. u is cut to 24 bits, which makes it no larger. Gives
 // their number; `places` takes at most `room` of them, in order.
 int64_t outrider_contenders(const float* law, int64_t size, int64_t state, float* earliest, int64_t* places, int64_t room) {
-  constexpr int64_t kBlock = 1024;
-  constexpr float kNever = std::numeric_limits<float>::infinity();
+  constexpr int64_t kBlock = kRaceBlock;
   float best = kNever;
   int64_t leading = -1;
   for (int64_t first = 0; first < size; first += kBlock) {
@@ -292,8 +284,7 @@ int64_t outrider_contenders(const float* law, int64_t size, int64_t state, float
   }
   if (leading < 0) return 0;
   const float* found = std::find(earliest + leading, earliest + size, best);
-  const double uniform = std::max(double(int64_t(noise_bits(found - earliest, state) >> 11)) * 0x1p-53, 0x1p-54);
-  const float limit = float(-std::log1p(-uniform) / double(law[found - earliest]) * (1 + 1e-6));
+  const float limit = float(exponential(found - earliest, state) / double(law[found - earliest]) * (1 + 1e-6));
   int64_t count = 0;
   for (int64_t first = 0; first < size; first += kBlock) {
     const int64_t end = std::min(first + kBlock, size);
@@ -304,6 +295,13 @@ int64_t outrider_contenders(const float* law, int64_t size, int64_t state, float
       if (earliest[token] <= limit) places[count++] = token;
   }
   return count;
+}
+
+// winners[row] = `race_row` of each of the rows [size], on so many threads.
+void outrider_race(const float* const* rows, const float* scales, const int64_t* states, int64_t num_rows, int64_t size,
+                   int64_t num_threads, int64_t* winners) {
+#pragma omp parallel for schedule(dynamic) num_threads(int(std::min(num_threads, num_rows)))
+  for (int64_t row = 0; row < num_rows; row++) winners[row] = race_row(rows[row], scales[row], size, states[row]);
 }
 
 // Bytes of a matrix once packed; -1 for a type of blocks that is not known here.

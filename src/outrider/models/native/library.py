@@ -12,6 +12,7 @@ import functools
 import logging
 import os
 import threading
+from collections.abc import Sequence
 from ctypes import POINTER, Structure, c_double, c_int64, c_void_p
 
 import numpy as np
@@ -93,6 +94,9 @@ class Library:
         find = functions.outrider_contenders
         find.restype, find.argtypes = c_int64, (c_void_p, c_int64, c_int64, c_void_p, c_void_p, c_int64)
         self._find, self._scratch = find, threading.local()
+        race = functions.outrider_race
+        race.restype, race.argtypes = None, (*(c_void_p,) * 3, *(c_int64,) * 3, c_void_p)
+        self._race = race
         self.packed_bytes = functions.outrider_packed_bytes
         self.packed_bytes.restype, self.packed_bytes.argtypes = c_int64, (c_int64, c_int64, c_int64)
         self.pack = functions.outrider_pack
@@ -109,6 +113,20 @@ class Library:
         times, places = self._scratch.times, np.empty(_ROOM, dtype=np.int64)
         count = self._find(law.ctypes.data, len(law), state, times.ctypes.data, places.ctypes.data, _ROOM)
         return places[:count] if count < _ROOM else None
+
+    def winners(
+        self, rows: Sequence[NDArray[np.float32]], scales: Sequence[float], states: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """[k] winners of the races of softmax(scale * row), -1 where `core.coins` has to decide.
+
+        See `core.coins.find_winners`.
+        """
+        places = np.asarray([row.ctypes.data for row in rows], dtype=np.int64)
+        factors = np.asarray(scales, dtype=np.float32)
+        found = np.empty(len(rows), dtype=np.int64)
+        sizes = len(rows), len(rows[0]), torch.get_num_threads()
+        self._race(places.ctypes.data, factors.ctypes.data, states.ctypes.data, *sizes, found.ctypes.data)
+        return found
 
 
 @functools.cache
@@ -130,6 +148,8 @@ def library() -> Library | None:
         try:
             found = Library(variant)
             coins.find_contenders = found.contenders
+            if variant != "avx2":  # which lacks products of 64 bits, so that writing laws out is faster
+                coins.find_winners = found.winners
             return found
         except (OSError, AttributeError) as error:  # not built, or built from an older source
             logger.info("no native %s layer: %s", variant, error)
