@@ -22,11 +22,16 @@ struct Layer {
 
 namespace {
 
-// Rows that products read: [rows, stride] bfloat16, room for the next 16, and the sums of their blocks where needed.
+// Rows that products read: [rows, stride] bfloat16, room for the next 16, and the sums of their blocks of 32.
 struct Rows {
-  const uint16_t* values;
+  uint16_t* values;
+  float* sums;
   int64_t stride, num_rows;
-  const float* sums;
+
+  // The sums of the blocks in columns [first, first + size) of a row, whose numbers are written.
+  void sum_blocks(int64_t row, int64_t first, int64_t size) const {
+    block_sums(values + row * stride + first, size, sums + (row * stride + first) / 32);
+  }
 };
 
 // One panel of a matrix for a group of rows.
@@ -73,23 +78,26 @@ void product(TileShapes& shapes, const Matrix& matrix, const Rows& rows, float* 
 }
 
 // to = silu(rows * gate) * (rows * up), as bfloat16.
-void gated_product(TileShapes& shapes, const Matrix& gate, const Matrix& up, const Rows& rows, uint16_t* to) {
+void gated_product(TileShapes& shapes, const Matrix& gate, const Matrix& up, const Rows& rows, const Rows& to) {
   share_panels(gate.panels(), rows, [&](int64_t panel, int64_t first, int count) {
     Tile one, other;
     multiply_panel(shapes, gate, rows, first, count, panel, one);
     multiply_panel(shapes, up, rows, first, count, panel, other);
-    for (int row = 0; row < count; row++)
+    for (int row = 0; row < count; row++) {
       for (int64_t part = 0; part < kPanel; part += kLanes) {
         const int64_t column = panel * kPanel + part;
         Floats left = load(one.values[row] + part), right = load(other.values[row] + part);
         if (gate.bias) left += load(gate.bias + column), right += load(up.bias + column);
-        to_bfloat16(to + (first + row) * padded(gate.out) + column, silu(left) * right);
+        to_bfloat16(to.values + (first + row) * to.stride + column, silu(left) * right);
       }
+      to.sum_blocks(first + row, panel * kPanel, kPanel);
+    }
   });
 }
 
-// Root-mean-square norm of rows [first, last) as bfloat16, padded with zeros.
-void norm_row(const float* row, const float* weight, int64_t size, double eps, uint16_t* to) {
+// Root-mean-square norm of a row as row `place` of `rows`, padded with zeros.
+void norm_row(const float* row, const float* weight, int64_t size, double eps, const Rows& rows, int64_t place) {
+  uint16_t* to = rows.values + place * rows.stride;
   Floats squares = {};
   int64_t index = 0;
   for (; index + kLanes <= size; index += kLanes) squares += load(row + index) * load(row + index);
@@ -99,7 +107,8 @@ void norm_row(const float* row, const float* weight, int64_t size, double eps, u
   for (index = 0; index + kLanes <= size; index += kLanes)
     to_bfloat16(to + index, load(row + index) * scale * load(weight + index));
   for (; index < size; index++) to[index] = to_bfloat16(row[index] * scale * weight[index]);
-  for (; index < padded(size); index++) to[index] = 0;
+  for (; index < rows.stride; index++) to[index] = 0;
+  rows.sum_blocks(place, 0, rows.stride);
 }
 
 // Norm (where the family has one) and rotation of one head's pairs, as bfloat16.
@@ -130,37 +139,26 @@ struct Workspace {
 };
 
 struct Buffers {
-  uint16_t *normed, *queries, *attended, *gated;
+  Rows normed, attended, gated;
+  uint16_t* queries;
   float *qkv, *results;
 };
 
+Rows take_rows(Workspace& space, int64_t num_rows, int64_t size) {
+  const int64_t room = (num_rows + 15) / 16 * 16;  // products may read up to the next 16
+  return {space.take<uint16_t>(room * padded(size)), space.take<float>(room * padded(size) / 32), padded(size), num_rows};
+}
+
 Buffers lay_out(Workspace& space, const Layer& layer, int64_t num_rows, int64_t num_items) {
-  const int64_t rows = (num_rows + 15) / 16 * 16;  // products may read up to the next 16
   Buffers buffers;
-  buffers.normed = space.take<uint16_t>(rows * padded(layer.hidden_size));
-  buffers.queries = space.take<uint16_t>(rows * layer.num_heads * layer.head_dim);
-  buffers.attended = space.take<uint16_t>(rows * layer.num_heads * layer.head_dim);
-  buffers.gated = space.take<uint16_t>(rows * padded(layer.intermediate_size));
-  buffers.qkv = space.take<float>(rows * (layer.num_heads + 2 * layer.num_kv_heads) * layer.head_dim);
+  buffers.normed = take_rows(space, num_rows, layer.hidden_size);
+  buffers.attended = take_rows(space, num_rows, layer.num_heads * layer.head_dim);
+  buffers.gated = take_rows(space, num_rows, layer.intermediate_size);
+  buffers.queries = space.take<uint16_t>(num_rows * layer.num_heads * layer.head_dim);
+  buffers.qkv = space.take<float>(num_rows * (layer.num_heads + 2 * layer.num_kv_heads) * layer.head_dim);
   buffers.results = space.take<float>(num_items * kQueries * (layer.head_dim + 2));
   return buffers;
 }
-
-// The sums of the blocks of the rows that a thread multiplies, made once for all products with the same rows.
-struct Sums {
-  std::vector<float> sums;
-
-  Rows with(std::initializer_list<const Matrix*> matrices, const uint16_t* values, int64_t num_rows) {
-    const int64_t in = (*matrices.begin())->in;
-    const bool needed = std::any_of(matrices.begin(), matrices.end(),
-                                    [](const Matrix* matrix) { return matrix->kind == kInt4 || matrix->kind == kInt4K; });
-    if (needed) {
-      sums.resize(size_t(num_rows * (in / 32)));
-      block_sums(values, padded(in), num_rows, in, sums.data());
-    }
-    return {values, padded(in), num_rows, sums.data()};
-  }
-};
 
 // Rotate queries and keys of a row's head `index`, and copy values: 0 to heads - 1 queries, then keys, then values.
 void place_head(const Layer& layer, const Heads& heads, const Pass& pass, const Segment& segment, int64_t number,
@@ -205,15 +203,13 @@ void outrider_layer(const Layer* layer, const Pass* pass, int64_t number, float*
 #pragma omp parallel num_threads(int(pass->num_threads))
   {
     Scratch scratch;
-    Sums sums;
     TileShapes& shapes = scratch.shapes;
 #pragma omp for
     for (int64_t row = 0; row < rows; row++)
-      norm_row(stream + row * hidden, layer->attention_norm, hidden, layer->norm_eps, buffers.normed + row * padded(hidden));
-    Rows fed = sums.with({&layer->query, &layer->key, &layer->value}, buffers.normed, rows);
-    product<false>(shapes, layer->query, fed, buffers.qkv, num_heads * dim);
-    product<false>(shapes, layer->key, fed, buffers.qkv + layer->query.out, num_heads * dim);
-    product<false>(shapes, layer->value, fed, buffers.qkv + layer->query.out + layer->key.out, num_heads * dim);
+      norm_row(stream + row * hidden, layer->attention_norm, hidden, layer->norm_eps, buffers.normed, row);
+    product<false>(shapes, layer->query, buffers.normed, buffers.qkv, num_heads * dim);
+    product<false>(shapes, layer->key, buffers.normed, buffers.qkv + layer->query.out, num_heads * dim);
+    product<false>(shapes, layer->value, buffers.normed, buffers.qkv + layer->query.out + layer->key.out, num_heads * dim);
 #pragma omp barrier
     for (int64_t index = 0; index < pass->num_segments; index++) {
       const Segment& segment = pass->segments[index];
@@ -233,17 +229,18 @@ void outrider_layer(const Layer* layer, const Pass* pass, int64_t number, float*
         const int64_t row = item.segment->start + (item.first_query + query) / heads.group();
         const int64_t head = item.head * heads.group() + (item.first_query + query) % heads.group();
         combine(buffers.results + group.first_item * result_size, group.num_spans, result_size, query, dim,
-                buffers.attended + (row * layer->num_heads + head) * dim);
+                buffers.attended.values + (row * layer->num_heads + head) * dim);
+        buffers.attended.sum_blocks(row, head * dim, dim);
       }
     }
-    product<true>(shapes, layer->output, sums.with({&layer->output}, buffers.attended, rows), stream, hidden);
+    product<true>(shapes, layer->output, buffers.attended, stream, hidden);
 #pragma omp barrier
 #pragma omp for
     for (int64_t row = 0; row < rows; row++)
-      norm_row(stream + row * hidden, layer->mlp_norm, hidden, layer->norm_eps, buffers.normed + row * padded(hidden));
-    gated_product(shapes, layer->gate, layer->up, sums.with({&layer->gate, &layer->up}, buffers.normed, rows), buffers.gated);
+      norm_row(stream + row * hidden, layer->mlp_norm, hidden, layer->norm_eps, buffers.normed, row);
+    gated_product(shapes, layer->gate, layer->up, buffers.normed, buffers.gated);
 #pragma omp barrier
-    product<true>(shapes, layer->down, sums.with({&layer->down}, buffers.gated, rows), stream, hidden);
+    product<true>(shapes, layer->down, buffers.gated, stream, hidden);
   }
 }
 
@@ -251,14 +248,14 @@ void outrider_layer(const Layer* layer, const Pass* pass, int64_t number, float*
 // (padded)] bfloat16.
 void outrider_head(const Matrix* head, const float* norm, double eps, const float* stream, const int64_t* rows,
                    int64_t num_rows, int64_t num_threads, uint16_t* workspace, float* logits) {
+  std::vector<float> sums(size_t((num_rows + 15) / 16 * 16 * padded(head->in) / 32));
+  const Rows fed{workspace, sums.data(), padded(head->in), num_rows};
 #pragma omp parallel num_threads(int(num_threads))
   {
     TileShapes shapes;
-    Sums sums;
 #pragma omp for
-    for (int64_t row = 0; row < num_rows; row++)
-      norm_row(stream + rows[row] * head->in, norm, head->in, eps, workspace + row * padded(head->in));
-    product<false>(shapes, *head, sums.with({head}, workspace, num_rows), logits, head->out);
+    for (int64_t row = 0; row < num_rows; row++) norm_row(stream + rows[row] * head->in, norm, head->in, eps, fed, row);
+    product<false>(shapes, *head, fed, logits, head->out);
   }
 }
 

@@ -14,14 +14,14 @@
 
 constexpr int kStep = 32;                            // inputs of a step
 constexpr int kPanel = 32;                           // outputs of a panel
-constexpr int kGroup = 32;                           // most rows at once
+constexpr int kGroup = 64;                           // most rows at once
 constexpr int64_t kStepSize = kPanel * kStep;        // numbers of a step
 
 struct Matrix {
   const uint8_t* packed;
   const float* bias;  // [out, padded] or null
   int64_t out, in;    // as the model has them; the packed form is padded with zeros
-  int64_t kind;       // how it is packed, see quantised.h
+  int64_t kind;       // how it is packed, see blocks.h
 
   int64_t steps() const { return (in + kStep - 1) / kStep; }
   int64_t panels() const { return (out + kPanel - 1) / kPanel; }
@@ -56,7 +56,7 @@ struct TileShapes {
 };
 
 template <bool kTwo>
-static void multiply_tiles(const uint16_t* rows, int64_t stride, const uint16_t* panel, int64_t steps, Tile& result) {
+static void multiply_tiles(const uint16_t* rows, int64_t stride, const uint16_t* panel, int64_t steps, float* result) {
   _tile_zero(0);
   _tile_zero(1);
   if (kTwo) {
@@ -76,20 +76,23 @@ static void multiply_tiles(const uint16_t* rows, int64_t stride, const uint16_t*
       _tile_dpbf16ps(3, 5, 7);
     }
   }
-  _tile_stored(0, result.values[0], kPanel * 4);
-  _tile_stored(1, result.values[0] + 16, kPanel * 4);
+  _tile_stored(0, result, kPanel * 4);
+  _tile_stored(1, result + 16, kPanel * 4);
   if (kTwo) {
-    _tile_stored(2, result.values[16], kPanel * 4);
-    _tile_stored(3, result.values[16] + 16, kPanel * 4);
+    _tile_stored(2, result + 16 * kPanel, kPanel * 4);
+    _tile_stored(3, result + 16 * kPanel + 16, kPanel * 4);
   }
 }
 
-// One panel of a group of 1 to 32 rows.
+// One panel for the rows of a group.
 static inline void multiply(TileShapes& shapes, const uint16_t* rows, int64_t stride, int num_rows,
                             const uint16_t* panel, int64_t steps, Tile& result) {
-  shapes.set(num_rows < 16 ? num_rows : 16, num_rows > 16 ? num_rows - 16 : 0);
-  if (num_rows > 16) multiply_tiles<true>(rows, stride, panel, steps, result);
-  else multiply_tiles<false>(rows, stride, panel, steps, result);
+  for (int first = 0; first < num_rows; first += 32, rows += 32 * stride) {
+    const int count = num_rows - first < 32 ? num_rows - first : 32;
+    shapes.set(count < 16 ? count : 16, count > 16 ? count - 16 : 0);
+    if (count > 16) multiply_tiles<true>(rows, stride, panel, steps, result.values[first]);
+    else multiply_tiles<false>(rows, stride, panel, steps, result.values[first]);
+  }
 }
 #else
 struct TileShapes {};
