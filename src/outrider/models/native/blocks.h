@@ -89,9 +89,3 @@ template <int64_t kKind>
 constexpr int block_inputs() { return kKind == kInt6K ? 16 : 32; }
 template <int64_t kKind>
 constexpr bool has_minimum() { return kKind == kInt4 || kKind == kInt4K; }
-
-// The sums of a row's blocks of 32 numbers.
-static inline void block_sums(const uint16_t* row, int64_t size, float* sums) {
-  for (int64_t block = 0; block < size / 32; block++)
-    sums[block] = sum(from_bfloat16(row + block * 32) + from_bfloat16(row + block * 32 + 16));
-}

@@ -8,17 +8,12 @@
 
 
 // One panel of two tiles for the rows of a group.
-static inline void multiply_quantised(TileShapes& shapes, int64_t kind, const uint16_t* rows, int64_t stride, int num_rows,
-                                      const float* sums, int64_t num_sums, const uint8_t* panel, int64_t inputs, Tile& result) {
-  const int64_t size = inputs / record_inputs(kind) * record_bytes(kind);
-  for (int half = 0; half < 2; half++) {
-    const uint8_t* tile = panel + half * size;
-    float* to = result.values[0] + half * kTile;
-    switch (kind) {
-      case kInt4: multiply_tile<kInt4>(shapes, rows, stride, num_rows, sums, num_sums, tile, inputs, to); break;
-      case kInt4K: multiply_tile<kInt4K>(shapes, rows, stride, num_rows, sums, num_sums, tile, inputs, to); break;
-      case kInt8: multiply_tile<kInt8>(shapes, rows, stride, num_rows, sums, num_sums, tile, inputs, to); break;
-      default: multiply_tile<kInt6K>(shapes, rows, stride, num_rows, sums, num_sums, tile, inputs, to); break;
-    }
+static inline void multiply_quantised(TileShapes& shapes, int64_t kind, const Rows& rows, const uint8_t* panel,
+                                      int64_t inputs, Tile& result) {
+  switch (kind) {
+    case kInt4: return multiply_panel<kInt4>(shapes, rows, panel, inputs, result);
+    case kInt4K: return multiply_panel<kInt4K>(shapes, rows, panel, inputs, result);
+    case kInt8: return multiply_panel<kInt8>(shapes, rows, panel, inputs, result);
+    default: return multiply_panel<kInt6K>(shapes, rows, panel, inputs, result);
   }
 }

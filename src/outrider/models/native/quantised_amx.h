@@ -1,17 +1,14 @@
 // Products with blocks by the matrix unit: see quantised.h.
 //
-// A block is expanded to bfloat16, multiplied as a tile of its own, and its result scaled and added, block after block.
-// These steps of neighbouring blocks overlap: block i + 2 is expanded while i is multiplied, the result of i - 1 stored
-// and that of i - 3 added. The buffers lie so that no step reads a place which shares its lowest twelve bits of address
-// with a place that another step writes: the processor would take the one for the other and wait.
+// Four blocks at a time are expanded to bfloat16 and multiplied, each into a result of its own, which is scaled and added
+// to the rows' totals. The buffers of four blocks are used over and over: larger ones are slower.
 #pragma once
+#include <algorithm>
 #include <type_traits>
 
 #include "blocks.h"
 
-constexpr int kRing = 8;   // expanded blocks that are held
-constexpr int kLead = 2;   // blocks expanded ahead
-constexpr int kParts = 4;  // results of single blocks that are held, one for each result tile
+constexpr int kAhead = 4;  // blocks that are expanded and multiplied together, one for each result tile
 
 static inline __m512bh pair_of(const uint8_t* from) {
   const __m512 low = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
@@ -59,9 +56,9 @@ static inline void expand(const uint8_t* integers, int64_t index, uint16_t* to) 
 }
 
 struct alignas(4096) Ring {
-  uint16_t weights[kRing][512];
-  float parts[kParts][16][16];
-  Floats scale[kRing], minimum[kRing];
+  uint16_t weights[kAhead][512];
+  float parts[kAhead][16][16];
+  Floats scale[2 * kAhead], minimum[2 * kAhead];  // the next four blocks are expanded before these are added
 };
 
 // Expands block `index` of a tile into its place.
@@ -71,82 +68,95 @@ static inline void expand_block(const uint8_t* tile, int64_t index, Ring& ring) 
   const Block at = block_at<kKind>(tile, index);
   for (int line = 0; line < size / 64 + 1; line++)
     _mm_prefetch(reinterpret_cast<const char*>(at.integers) + 4096 + 64 * line, _MM_HINT_T0);
-  expand<kKind>(at.integers, index, ring.weights[index % kRing]);
-  ring.scale[index % kRing] = at.scale;
-  if constexpr (has_minimum<kKind>()) ring.minimum[index % kRing] = at.minimum;
+  expand<kKind>(at.integers, index, ring.weights[index % kAhead]);
+  ring.scale[index % (2 * kAhead)] = at.scale;
+  if constexpr (has_minimum<kKind>()) ring.minimum[index % (2 * kAhead)] = at.minimum;
 }
 
-// total += the products of `kRows` rows with blocks [first, last), scaled, in order. With `kExpand` the blocks are expanded
-// on the way (those before first + kLead are already), else all are.
+// result += the products of `kRows` rows with blocks [first, last), scaled, in order. With `kExpand` the blocks behind the
+// first four are expanded on the way; else [first, last) are at most four.
 template <int64_t kKind, int kRows, bool kExpand>
-static inline void run_blocks(const uint16_t* rows, int64_t stride, const float* sums, int64_t num_sums, const uint8_t* tile,
-                              int64_t first, int64_t last, Ring& ring, float* result) {
+static inline void run_blocks(const uint16_t* rows, const float* sums, const uint8_t* tile, int64_t first, int64_t last,
+                              Ring& ring, float* result) {
   constexpr int size = block_inputs<kKind>();
   Floats total[kRows];
 #pragma GCC unroll 16
   for (int row = 0; row < kRows; row++) total[row] = load(result + row * kPanel);
   const auto add = [&](int64_t block, const float(*part)[16]) {
-    const Floats scale = ring.scale[block % kRing];
+    const Floats scale = ring.scale[block % (2 * kAhead)];
 #pragma GCC unroll 16
     for (int row = 0; row < kRows; row++) total[row] += scale * load(part[row]);
     if constexpr (has_minimum<kKind>()) {
-      const Floats minimum = ring.minimum[block % kRing];
+      const Floats minimum = ring.minimum[block % (2 * kAhead)];
 #pragma GCC unroll 16
-      for (int row = 0; row < kRows; row++) total[row] += minimum * sums[row * num_sums + block];
+      for (int row = 0; row < kRows; row++) total[row] += minimum * sums[block * kRows + row];
     }
   };
-#define OUTRIDER_STEP(now, before, rows_tile, weights_tile)                                          \
-  if (block >= last + 3) break;                                                                      \
-  if (block > first && block <= last) _tile_stored(before, ring.parts[before], 64);                  \
-  if (block < last) {                                                                                \
-    _tile_zero(now);                                                                                 \
-    _tile_loadd(rows_tile, rows + block * size / kStep * kStep, stride * 2);                         \
-    _tile_loadd(weights_tile, ring.weights[block % kRing], 64);                                      \
-    _tile_dpbf16ps(now, rows_tile, weights_tile);                                                    \
-  }                                                                                                  \
-  if (kExpand && block + kLead < last) expand_block<kKind>(tile, block + kLead, ring);               \
-  if (block >= first + 3) add(block - 3, ring.parts[(now + 1) % kParts]);                            \
-  block++;
-  for (int64_t block = first;;) {  // `first` is a multiple of four
-    OUTRIDER_STEP(0, 3, 4, 6)
-    OUTRIDER_STEP(1, 0, 5, 7)
-    OUTRIDER_STEP(2, 1, 4, 6)
-    OUTRIDER_STEP(3, 2, 5, 7)
+  for (int64_t block = first; block < last; block += kAhead) {  // `first` is a multiple of kAhead
+    const int64_t count = std::min<int64_t>(kAhead, last - block);
+#define OUTRIDER_MULTIPLY(index, rows_tile, weights_tile)                                              \
+  if (index < count) {                                                                                 \
+    _tile_zero(index);                                                                                 \
+    _tile_loadd(rows_tile, rows + (block + index) * size / kStep * (kRows * kStep), 64);               \
+    _tile_loadd(weights_tile, ring.weights[index], 64);                                                \
+    _tile_dpbf16ps(index, rows_tile, weights_tile);                                                    \
   }
-#undef OUTRIDER_STEP
+    OUTRIDER_MULTIPLY(0, 4, 6)
+    OUTRIDER_MULTIPLY(1, 5, 7)
+    OUTRIDER_MULTIPLY(2, 4, 6)
+    OUTRIDER_MULTIPLY(3, 5, 7)
+#undef OUTRIDER_MULTIPLY
+    _tile_stored(0, ring.parts[0], 64);
+    if (count > 1) _tile_stored(1, ring.parts[1], 64);
+    if (count > 2) _tile_stored(2, ring.parts[2], 64);
+    if (count > 3) _tile_stored(3, ring.parts[3], 64);
+    if (kExpand)
+      for (int64_t next = block + kAhead; next < std::min(block + 2 * kAhead, last); next++)
+        expand_block<kKind>(tile, next, ring);
+    for (int64_t index = 0; index < count; index++) add(block + index, ring.parts[index]);
+  }
 #pragma GCC unroll 16
   for (int row = 0; row < kRows; row++) store(result + row * kPanel, total[row]);
 }
 
-// One tile for the rows of a group; `result` has a stride of a panel. Rows up to the next 16 are read, and what they
-// give means nothing.
+// One tile for the rows of a group; `result` has a stride of a panel. All rows of a tile of rows are read; those that are
+// not there give numbers that mean nothing.
 template <int64_t kKind>
-static void multiply_tile(TileShapes& shapes, const uint16_t* rows, int64_t stride, int num_rows, const float* sums,
-                          int64_t num_sums, const uint8_t* tile, int64_t inputs, float* result) {
+static void multiply_tile(const Rows& rows, const uint8_t* tile, int64_t inputs, Ring& ring, float* result) {
+  const int64_t num_blocks = inputs / block_inputs<kKind>();
+  const auto expand = [&](int64_t first) {
+    for (int64_t block = first; block < std::min(first + kAhead, num_blocks); block++) expand_block<kKind>(tile, block, ring);
+  };
+  if (rows.num_rows > 16) {
+    for (int64_t first = 0; first < num_blocks; first += kAhead) {
+      expand(first);
+      for (int64_t group = 0; group < rows.groups(); group++)
+        run_blocks<kKind, 16, false>(rows.values + group * rows.group_size(), rows.sums + group * rows.sums_size(), tile,
+                                     first, std::min(first + kAhead, num_blocks), ring, result + group * 16 * kPanel);
+    }
+    return;
+  }
+  expand(0);
+  const auto run = [&](auto fixed) {
+    run_blocks<kKind, decltype(fixed)::value, true>(rows.values, rows.sums, tile, 0, num_blocks, ring, result);
+  };
+  switch (rows.height) {
+    case 1: return run(std::integral_constant<int, 1>());
+    case 2: return run(std::integral_constant<int, 2>());
+    case 4: return run(std::integral_constant<int, 4>());
+    case 8: return run(std::integral_constant<int, 8>());
+    default: return run(std::integral_constant<int, 16>());
+  }
+}
+
+// One panel of two tiles for the rows of a group.
+template <int64_t kKind>
+static void multiply_panel(TileShapes& shapes, const Rows& rows, const uint8_t* panel, int64_t inputs, Tile& result) {
   Ring ring;
   if constexpr (kKind == kInt6K) memset(ring.weights, 0, sizeof ring.weights);  // even and odd blocks fill one half each
-  const int64_t num_blocks = inputs / block_inputs<kKind>();
-  const int padded_rows = num_rows > 8 ? (num_rows + 15) / 16 * 16 : num_rows > 4 ? 8 : num_rows > 2 ? 4 : num_rows;
-  shapes.set(padded_rows < 16 ? padded_rows : 16, padded_rows < 16 ? padded_rows : 16);
-  for (int row = 0; row < padded_rows; row++) store(result + row * kPanel, Floats{});
-  if (num_rows <= 16) {
-    for (int64_t block = 0; block < kLead && block < num_blocks; block++) expand_block<kKind>(tile, block, ring);
-    const auto run = [&](auto fixed) {
-      run_blocks<kKind, decltype(fixed)::value, true>(rows, stride, sums, num_sums, tile, 0, num_blocks, ring, result);
-    };
-    switch (padded_rows) {
-      case 1: return run(std::integral_constant<int, 1>());
-      case 2: return run(std::integral_constant<int, 2>());
-      case 4: return run(std::integral_constant<int, 4>());
-      case 8: return run(std::integral_constant<int, 8>());
-      default: return run(std::integral_constant<int, 16>());
-    }
-  }
-  for (int64_t first = 0; first < num_blocks; first += kRing) {
-    const int64_t last = first + kRing < num_blocks ? first + kRing : num_blocks;
-    for (int64_t block = first; block < last; block++) expand_block<kKind>(tile, block, ring);
-    for (int row = 0; row < num_rows; row += 16)
-      run_blocks<kKind, 16, false>(rows + row * stride, stride, sums + row * num_sums, num_sums, tile, first, last, ring,
-                                   result + row * kPanel);
-  }
+  shapes.set(int(rows.height), int(rows.height));
+  memset(result.values, 0, size_t(rows.groups() * rows.height) * sizeof result.values[0]);
+  const int64_t size = inputs / record_inputs(kKind) * record_bytes(kKind);
+  for (int half = 0; half < 2; half++)
+    multiply_tile<kKind>(rows, panel + half * size, inputs, ring, result.values[0] + half * kTile);
 }
