@@ -7,8 +7,10 @@
 //   kInt4   32 inputs: [4][32 words of 4 nibbles] · scale [16] half · minimum [16] half
 //   kInt4K  256 inputs: scale [16] half · minimum [16] half · 8 x ([4][32 words] · scale [16] byte · minimum [16] byte)
 //   kInt8   32 inputs: [16 pairs][16 outputs][2] bytes · scale [16] half
-//   kInt6K  256 inputs: scale [16] half · 16 x ([8 pairs][16 outputs][2] bytes, 32 too large · scale [16] signed byte)
-// Word [r][n][j] of four nibbles holds the inputs 8 r + j, + 2, + 4 and + 6 of output n, lowest bits first.
+//   kInt6K  256 inputs: scale [16] half · 16 x ([2][32 words of 4 nibbles] · [32 words of 8 pairs of bits] · scale [16]
+//           signed byte), numbers 32 too large
+// Word [r][n][j] of four nibbles holds the inputs 8 r + j, + 2, + 4 and + 6 of output n, lowest bits first; a word of
+// pairs of bits the upper two of inputs j, j + 2, ... + 14 of a block of 16.
 //
 // Invariant: as in product.h, a number of the result sums its blocks in one order, whatever the number of rows.
 #pragma once
@@ -27,7 +29,7 @@ static inline int64_t record_bytes(int64_t kind) {
     case kInt4: return 256 + 64;
     case kInt4K: return 64 + 8 * (256 + 32);
     case kInt8: return 512 + 32;
-    default: return 32 + 16 * (256 + 16);
+    default: return 32 + 16 * (192 + 16);
   }
 }
 
@@ -80,12 +82,14 @@ static inline Block block_at(const uint8_t* tile, int64_t index) {
     return {record, halves(record + 512), Floats{}};
   } else {
     const uint8_t* record = tile + index / 16 * record_bytes(kInt6K);
-    const uint8_t* block = record + 32 + index % 16 * 272;
-    return {block, halves(record) * bytes<true>(block + 256), Floats{}};
+    const uint8_t* block = record + 32 + index % 16 * 208;
+    return {block, halves(record) * bytes<true>(block + 192), Floats{}};
   }
 }
 
 template <int64_t kKind>
 constexpr int block_inputs() { return kKind == kInt6K ? 16 : 32; }
+template <int64_t kKind>
+constexpr int integer_bytes() { return kKind == kInt8 ? 512 : kKind == kInt6K ? 192 : 256; }
 template <int64_t kKind>
 constexpr bool has_minimum() { return kKind == kInt4 || kKind == kInt4K; }

@@ -41,11 +41,13 @@ static inline void expand(const uint8_t* integers, int64_t index, uint16_t* to) 
     }
   } else if constexpr (kKind == kInt6K) {
     const __m512i negative = _mm512_load_si512(kSixBits), positive = _mm512_load_si512(kSixBits + 32);
+    const __m512i low_bits = _mm512_set1_epi16(15), upper = _mm512_loadu_si512(integers + 128);
     uint16_t* first = to + (index % 2 ? 8 * 32 : 0);
     for (int pair = 0; pair < 8; pair++) {
-      const __m256i packed = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(integers + 32 * pair));
-      const __m512i row = _mm512_permutex2var_epi16(negative, _mm512_cvtepu8_epi16(packed), positive);
-      _mm512_store_si512(first + 32 * pair, row);
+      const __m512i lower = _mm512_srli_epi16(_mm512_loadu_si512(integers + pair / 4 * 64), unsigned(4 * (pair % 4)));
+      const __m512i bits = pair < 2 ? _mm512_slli_epi16(upper, unsigned(4 - 2 * pair)) : _mm512_srli_epi16(upper, unsigned(2 * pair - 4));
+      const __m512i number = _mm512_ternarylogic_epi64(low_bits, lower, bits, 0xca);  // six bits; those above do not count
+      _mm512_store_si512(first + 32 * pair, _mm512_permutex2var_epi16(negative, number, positive));
     }
   } else {
     for (int pair = 0; pair < 16; pair++) {
@@ -64,9 +66,8 @@ struct alignas(4096) Ring {
 // Expands block `index` of a tile into its place.
 template <int64_t kKind>
 static inline void expand_block(const uint8_t* tile, int64_t index, Ring& ring) {
-  constexpr int size = block_inputs<kKind>() * kTile / (has_minimum<kKind>() ? 2 : 1);
   const Block at = block_at<kKind>(tile, index);
-  for (int line = 0; line < size / 64 + 1; line++)
+  for (int line = 0; line < integer_bytes<kKind>() / 64 + 1; line++)
     _mm_prefetch(reinterpret_cast<const char*>(at.integers) + 4096 + 64 * line, _MM_HINT_T0);
   expand<kKind>(at.integers, index, ring.weights[index % kAhead]);
   ring.scale[index % (2 * kAhead)] = at.scale;

@@ -6,16 +6,15 @@
 template <int64_t kKind>
 static inline void expand(const uint8_t* integers, float (*to)[kTile]) {
   for (int input = 0; input < block_inputs<kKind>(); input++) {
-    if constexpr (has_minimum<kKind>()) {
-      const Bits words = *reinterpret_cast<const Bits*>(integers + input / 8 * 64);
-      store(to[input], __builtin_convertvector((Ints)((words >> (16 * (input % 2) + 4 * (input % 8 / 2))) & 15u), Floats));
+    const auto word_at = [&](int64_t place) { return *reinterpret_cast<const Bits*>(integers + place); };
+    if constexpr (kKind == kInt8) {
+      const Halves pair = *reinterpret_cast<const Halves*>(integers + input / 2 * 32);
+      const Bits both = __builtin_convertvector(pair, Bits);
+      store(to[input], __builtin_convertvector((Ints)(both << (input % 2 ? 16 : 24)) >> 24, Floats));
     } else {
-      Floats values;
-      for (int output = 0; output < kTile; output++) {
-        const uint8_t value = integers[(input / 2 * kTile + output) * 2 + input % 2];
-        values[output] = kKind == kInt6K ? float(value) - 32.0f : float(int8_t(value));
-      }
-      store(to[input], values);
+      Bits number = (word_at(input / 8 * 64) >> (16 * (input % 2) + 4 * (input % 8 / 2))) & 15u;
+      if constexpr (kKind == kInt6K) number |= ((word_at(128) >> (16 * (input % 2) + input / 2 * 2)) & 3u) << 4;
+      store(to[input], __builtin_convertvector((Ints)number, Floats) - (kKind == kInt6K ? 32.0f : 0.0f));
     }
   }
 }
