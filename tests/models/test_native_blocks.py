@@ -64,7 +64,8 @@ def test_a_packed_matrix_is_the_dequantised_one_number_by_number(variant, kind):
     assert head.structure.kind != 0
     assert head.nbytes < num_in * 96 * 1.1
     stream = torch.eye(num_in)  # the norm makes 16 of each 1, so a row of the result is 16 times a column
-    logits, workspace = torch.empty(num_in, num_out), torch.empty(num_in * num_in, dtype=torch.bfloat16)
+    size = library().head_workspace_bytes(head.structure, num_in)
+    logits, workspace = torch.empty(num_in, num_out), torch.empty(size, dtype=torch.uint8)
     ones, rows = torch.ones(num_in), np.arange(num_in)
     pointers = (stream.data_ptr(), rows.ctypes.data, num_in, 2, workspace.data_ptr(), logits.data_ptr())
     library().head(head.structure, ones.data_ptr(), 0.0, *pointers)

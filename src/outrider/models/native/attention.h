@@ -340,8 +340,9 @@ static void attend(Scratch& scratch, const Pass& pass, const Heads& heads, const
     memcpy(result + query * head_dim, scratch.sums[query], size_t(head_dim) * 4);
 }
 
-// The spans of one query, put together in order.
-static void combine(const float* first, int64_t num_spans, int64_t stride, int64_t query, int64_t head_dim, uint16_t* to) {
+// The spans of one query, put together in order, as columns of a row.
+static void combine(const float* first, int64_t num_spans, int64_t stride, int64_t query, int64_t head_dim,
+                    const Rows& to, int64_t row, int64_t column) {
   const auto top_of = [&](int64_t span) { return first[span * stride + kQueries * head_dim + query]; };
   float top = top_of(0);
   for (int64_t span = 1; span < num_spans; span++) top = top_of(span) > top || top_of(span) != top_of(span) ? top_of(span) : top;
@@ -355,5 +356,7 @@ static void combine(const float* first, int64_t num_spans, int64_t stride, int64
     for (int64_t part = 0; part < head_dim; part += kLanes)
       store(sums + part, load(sums + part) + load(from + query * head_dim + part) * share);
   }
-  for (int64_t part = 0; part < head_dim; part += kLanes) to_bfloat16(to + part, load(sums + part) * (1.0f / total));
+  for (int64_t part = 0; part < head_dim; part += kLanes)
+    to_bfloat16(to.at(row, column + part / kStep * kStep) + part % kStep, load(sums + part) * (1.0f / total));
+  to.sum_steps(row, column / kStep, (column + head_dim) / kStep);
 }

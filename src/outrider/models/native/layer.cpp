@@ -23,47 +23,37 @@ struct Layer {
 
 namespace {
 
-// Rows that products read: [rows, stride] bfloat16, room for the next 16, and the sums of their blocks where needed.
-struct Rows {
-  const uint16_t* values;
-  int64_t stride, num_rows;
-  const float* sums;
-};
-
 // One panel of a matrix for a group of rows.
-void multiply_panel(TileShapes& shapes, const Matrix& matrix, const Rows& rows, int64_t first, int count, int64_t panel,
-                    Tile& tile) {
-  const uint16_t* values = rows.values + first * rows.stride;
+void multiply_panel(TileShapes& shapes, const Matrix& matrix, const Rows& rows, int64_t panel, Tile& tile) {
   if (matrix.kind == kBfloat16) {
     const uint16_t* packed = reinterpret_cast<const uint16_t*>(matrix.packed) + panel * matrix.steps() * kStepSize;
-    multiply(shapes, values, rows.stride, count, packed, matrix.steps(), tile);
+    multiply(shapes, rows, packed, matrix.steps(), tile);
   } else {
-    const int64_t size = 2 * (matrix.in / record_inputs(matrix.kind)) * record_bytes(matrix.kind), blocks = matrix.in / 32;
-    multiply_quantised(shapes, matrix.kind, values, rows.stride, count, rows.sums + first * blocks, blocks,
-                       matrix.packed + panel * size, matrix.in, tile);
+    const int64_t size = 2 * (matrix.in / record_inputs(matrix.kind)) * record_bytes(matrix.kind);
+    multiply_quantised(shapes, matrix.kind, rows, matrix.packed + panel * size, matrix.in, tile);
   }
 }
 
-// This thread's share of the panels, for all rows: `take(panel, first row, rows)`.
+// This thread's share of the panels, for all rows: `take(panel, first row, those rows)`.
 template <typename Take>
 void share_panels(int64_t panels, const Rows& rows, const Take& take) {
   const int64_t thread = omp_get_thread_num(), threads = omp_get_num_threads();
   // as many rows at a time as stay in the second-level cache beside the panel
-  const int64_t chunk = std::max<int64_t>(kGroup, (int64_t(1) << 20) / (rows.stride * 2) / kGroup * kGroup);
+  const int64_t chunk = std::max<int64_t>(kGroup, (int64_t(1) << 20) / (rows.size * 2) / kGroup * kGroup);
   for (int64_t begin = 0; begin < rows.num_rows; begin += chunk)
     for (int64_t panel = panels * thread / threads; panel < panels * (thread + 1) / threads; panel++)
       for (int64_t first = begin; first < std::min(rows.num_rows, begin + chunk); first += kGroup)
-        take(panel, first, int(std::min<int64_t>(kGroup, rows.num_rows - first)));
+        take(panel, first, rows.from(first, std::min<int64_t>(kGroup, rows.num_rows - first)));
 }
 
 // to[row] (+)= rows * matrix, with the bias; `to` has `stride` numbers a row.
 template <bool kAdd>
 void product(TileShapes& shapes, const Matrix& matrix, const Rows& rows, float* to, int64_t stride) {
-  share_panels(matrix.panels(), rows, [&](int64_t panel, int64_t first, int count) {
+  share_panels(matrix.panels(), rows, [&](int64_t panel, int64_t first, const Rows& part) {
     Tile tile;
-    multiply_panel(shapes, matrix, rows, first, count, panel, tile);
+    multiply_panel(shapes, matrix, part, panel, tile);
     const int64_t column = panel * kPanel, width = std::min<int64_t>(kPanel, matrix.out - column);
-    for (int row = 0; row < count; row++) {
+    for (int64_t row = 0; row < part.num_rows; row++) {
       float* into = to + (first + row) * stride + column;
       for (int64_t index = 0; index < width; index++) {
         const float value = tile.values[row][index] + (matrix.bias ? matrix.bias[column + index] : 0.0f);
@@ -74,33 +64,45 @@ void product(TileShapes& shapes, const Matrix& matrix, const Rows& rows, float* 
 }
 
 // to = silu(rows * gate) * (rows * up), as bfloat16.
-void gated_product(TileShapes& shapes, const Matrix& gate, const Matrix& up, const Rows& rows, uint16_t* to) {
-  share_panels(gate.panels(), rows, [&](int64_t panel, int64_t first, int count) {
+void gated_product(TileShapes& shapes, const Matrix& gate, const Matrix& up, const Rows& rows, const Rows& to) {
+  share_panels(gate.panels(), rows, [&](int64_t panel, int64_t first, const Rows& part) {
     Tile one, other;
-    multiply_panel(shapes, gate, rows, first, count, panel, one);
-    multiply_panel(shapes, up, rows, first, count, panel, other);
-    for (int row = 0; row < count; row++)
-      for (int64_t part = 0; part < kPanel; part += kLanes) {
-        const int64_t column = panel * kPanel + part;
-        Floats left = load(one.values[row] + part), right = load(other.values[row] + part);
+    multiply_panel(shapes, gate, part, panel, one);
+    multiply_panel(shapes, up, part, panel, other);
+    for (int64_t row = 0; row < part.num_rows; row++) {
+      uint16_t* into = to.at(first + row, panel * kPanel);
+      for (int64_t index = 0; index < kPanel; index += kLanes) {
+        const int64_t column = panel * kPanel + index;
+        Floats left = load(one.values[row] + index), right = load(other.values[row] + index);
         if (gate.bias) left += load(gate.bias + column), right += load(up.bias + column);
-        to_bfloat16(to + (first + row) * padded(gate.out) + column, silu(left) * right);
+        to_bfloat16(into + index, silu(left) * right);
       }
+      to.sum_steps(first + row, panel, panel + 1);
+    }
   });
 }
 
-// Root-mean-square norm of rows [first, last) as bfloat16, padded with zeros.
-void norm_row(const float* row, const float* weight, int64_t size, double eps, uint16_t* to) {
+// Root-mean-square norm of a row as row `place` of `rows`, padded with zeros.
+void norm_row(const float* row, const float* weight, int64_t size, double eps, const Rows& rows, int64_t place) {
   Floats squares = {};
   int64_t index = 0;
   for (; index + kLanes <= size; index += kLanes) squares += load(row + index) * load(row + index);
   float total = sum(squares);
   for (int64_t rest = index; rest < size; rest++) total += row[rest] * row[rest];
   const float scale = 1.0f / std::sqrt(total / float(size) + float(eps));
-  for (index = 0; index + kLanes <= size; index += kLanes)
-    to_bfloat16(to + index, load(row + index) * scale * load(weight + index));
-  for (; index < size; index++) to[index] = to_bfloat16(row[index] * scale * weight[index]);
-  for (; index < padded(size); index++) to[index] = 0;
+  for (int64_t step = 0; step < rows.size; step += kStep) {
+    uint16_t* to = rows.at(place, step);
+    for (int64_t part = 0; part < kStep; part += kLanes) {
+      const int64_t first = step + part;
+      if (first + kLanes <= size) {
+        to_bfloat16(to + part, load(row + first) * scale * load(weight + first));
+      } else {
+        for (int64_t rest = first; rest < first + kLanes; rest++)
+          to[rest - step] = rest < size ? to_bfloat16(row[rest] * scale * weight[rest]) : uint16_t(0);
+      }
+    }
+  }
+  rows.sum_steps(place, 0, rows.size / kStep);
 }
 
 // Norm (where the family has one) and rotation of one head's pairs, as bfloat16.
@@ -119,49 +121,47 @@ void turn_head(const float* head, const float* weight, const float* rotation, in
   }
 }
 
-// The workspace of a pass: each part begins at a cache line.
+// The workspace of a pass: each part begins at a page.
 struct Workspace {
-  uint8_t* next;
+  int64_t next;
+
+  explicit Workspace(const void* begin) : next(int64_t(reinterpret_cast<intptr_t>(begin))) {}
+
   template <typename T>
   T* take(int64_t count) {
-    T* taken = reinterpret_cast<T*>(next);
-    next += (count * int64_t(sizeof(T)) + 63) / 64 * 64;
-    return taken;
+    constexpr int64_t page = kPage * 2;
+    const int64_t begin = (next + page - 1) / page * page;
+    next = begin + count * int64_t(sizeof(T));
+    return reinterpret_cast<T*>(begin);
   }
+
+  Rows take_rows(int64_t num_rows, int64_t size) {
+    Rows rows{nullptr, nullptr, padded(size), num_rows, Rows::height_for(num_rows)};
+    rows.values = take<uint16_t>(rows.groups() * rows.group_size());
+    rows.sums = take<float>(rows.groups() * rows.sums_size());
+    return rows;
+  }
+
+  // Bytes of a workspace for what was taken, wherever it begins.
+  int64_t bytes() const { return next + kPage * 2; }
 };
 
 struct Buffers {
-  uint16_t *normed, *queries, *attended, *gated;
+  Rows normed, attended, gated;
+  uint16_t* queries;
   float *qkv, *results;
 };
 
 Buffers lay_out(Workspace& space, const Layer& layer, int64_t num_rows, int64_t num_items) {
-  const int64_t rows = (num_rows + 15) / 16 * 16;  // products may read up to the next 16
   Buffers buffers;
-  buffers.normed = space.take<uint16_t>(rows * padded(layer.hidden_size));
-  buffers.queries = space.take<uint16_t>(rows * layer.num_heads * layer.head_dim);
-  buffers.attended = space.take<uint16_t>(rows * layer.num_heads * layer.head_dim);
-  buffers.gated = space.take<uint16_t>(rows * padded(layer.intermediate_size));
-  buffers.qkv = space.take<float>(rows * (layer.num_heads + 2 * layer.num_kv_heads) * layer.head_dim);
+  buffers.normed = space.take_rows(num_rows, layer.hidden_size);
+  buffers.attended = space.take_rows(num_rows, layer.num_heads * layer.head_dim);
+  buffers.gated = space.take_rows(num_rows, layer.intermediate_size);
+  buffers.queries = space.take<uint16_t>(num_rows * layer.num_heads * layer.head_dim);
+  buffers.qkv = space.take<float>(num_rows * (layer.num_heads + 2 * layer.num_kv_heads) * layer.head_dim);
   buffers.results = space.take<float>(num_items * kQueries * (layer.head_dim + 2));
   return buffers;
 }
-
-// The sums of the blocks of the rows that a thread multiplies, made once for all products with the same rows.
-struct Sums {
-  std::vector<float> sums;
-
-  Rows with(std::initializer_list<const Matrix*> matrices, const uint16_t* values, int64_t num_rows) {
-    const int64_t in = (*matrices.begin())->in;
-    const bool needed = std::any_of(matrices.begin(), matrices.end(),
-                                    [](const Matrix* matrix) { return matrix->kind == kInt4 || matrix->kind == kInt4K; });
-    if (needed) {
-      sums.resize(size_t(num_rows * (in / 32)));
-      block_sums(values, padded(in), num_rows, in, sums.data());
-    }
-    return {values, padded(in), num_rows, sums.data()};
-  }
-};
 
 // Rotate queries and keys of a row's head `index`, and copy values: 0 to heads - 1 queries, then keys, then values.
 void place_head(const Layer& layer, const Heads& heads, const Pass& pass, const Segment& segment, int64_t number,
@@ -189,9 +189,9 @@ int outrider_enable() { return enable_tiles(); }
 // Bytes of workspace that a pass over this layer needs.
 int64_t outrider_workspace(const Layer* layer, const Pass* pass) {
   const Heads heads{layer->num_heads, layer->num_kv_heads, layer->head_dim};
-  Workspace space{nullptr};
+  Workspace space(nullptr);
   lay_out(space, *layer, pass->num_rows, int64_t(work_of(*pass, heads).items.size()));
-  return space.next - static_cast<uint8_t*>(nullptr);
+  return space.bytes();
 }
 
 // Adds layer `number`'s two halves to the residual stream [rows, hidden size], and writes keys and values to the cache.
@@ -200,21 +200,19 @@ void outrider_layer(const Layer* layer, const Pass* pass, int64_t number, float*
   const Work work = work_of(*pass, heads);
   const int64_t rows = pass->num_rows, dim = layer->head_dim, hidden = layer->hidden_size;
   const int64_t result_size = kQueries * (dim + 2), num_heads = layer->num_heads + 2 * layer->num_kv_heads;
-  Workspace space{pass->workspace};
+  Workspace space(pass->workspace);
   const Buffers buffers = lay_out(space, *layer, rows, int64_t(work.items.size()));
   const float scale = float(1.4426950408889634 / std::sqrt(double(dim)));  // exponents are of base 2
 #pragma omp parallel num_threads(int(pass->num_threads))
   {
     Scratch scratch;
-    Sums sums;
     TileShapes& shapes = scratch.shapes;
 #pragma omp for
     for (int64_t row = 0; row < rows; row++)
-      norm_row(stream + row * hidden, layer->attention_norm, hidden, layer->norm_eps, buffers.normed + row * padded(hidden));
-    Rows fed = sums.with({&layer->query, &layer->key, &layer->value}, buffers.normed, rows);
-    product<false>(shapes, layer->query, fed, buffers.qkv, num_heads * dim);
-    product<false>(shapes, layer->key, fed, buffers.qkv + layer->query.out, num_heads * dim);
-    product<false>(shapes, layer->value, fed, buffers.qkv + layer->query.out + layer->key.out, num_heads * dim);
+      norm_row(stream + row * hidden, layer->attention_norm, hidden, layer->norm_eps, buffers.normed, row);
+    product<false>(shapes, layer->query, buffers.normed, buffers.qkv, num_heads * dim);
+    product<false>(shapes, layer->key, buffers.normed, buffers.qkv + layer->query.out, num_heads * dim);
+    product<false>(shapes, layer->value, buffers.normed, buffers.qkv + layer->query.out + layer->key.out, num_heads * dim);
 #pragma omp barrier
     for (int64_t index = 0; index < pass->num_segments; index++) {
       const Segment& segment = pass->segments[index];
@@ -234,32 +232,37 @@ void outrider_layer(const Layer* layer, const Pass* pass, int64_t number, float*
         const int64_t row = item.segment->start + (item.first_query + query) / heads.group();
         const int64_t head = item.head * heads.group() + (item.first_query + query) % heads.group();
         combine(buffers.results + group.first_item * result_size, group.num_spans, result_size, query, dim,
-                buffers.attended + (row * layer->num_heads + head) * dim);
+                buffers.attended, row, head * dim);
       }
     }
-    product<true>(shapes, layer->output, sums.with({&layer->output}, buffers.attended, rows), stream, hidden);
+    product<true>(shapes, layer->output, buffers.attended, stream, hidden);
 #pragma omp barrier
 #pragma omp for
     for (int64_t row = 0; row < rows; row++)
-      norm_row(stream + row * hidden, layer->mlp_norm, hidden, layer->norm_eps, buffers.normed + row * padded(hidden));
-    gated_product(shapes, layer->gate, layer->up, sums.with({&layer->gate, &layer->up}, buffers.normed, rows), buffers.gated);
+      norm_row(stream + row * hidden, layer->mlp_norm, hidden, layer->norm_eps, buffers.normed, row);
+    gated_product(shapes, layer->gate, layer->up, buffers.normed, buffers.gated);
 #pragma omp barrier
-    product<true>(shapes, layer->down, sums.with({&layer->down}, buffers.gated, rows), stream, hidden);
+    product<true>(shapes, layer->down, buffers.gated, stream, hidden);
   }
 }
 
-// logits[index] = head(norm(stream[rows[index]])), float32. `workspace` holds [rows up to the next 16, hidden size
-// (padded)] bfloat16.
+// Bytes of workspace that the head needs for so many rows.
+int64_t outrider_head_workspace(const Matrix* head, int64_t num_rows) {
+  Workspace space(nullptr);
+  space.take_rows(num_rows, head->in);
+  return space.bytes();
+}
+
+// logits[index] = head(norm(stream[rows[index]])), float32.
 void outrider_head(const Matrix* head, const float* norm, double eps, const float* stream, const int64_t* rows,
-                   int64_t num_rows, int64_t num_threads, uint16_t* workspace, float* logits) {
+                   int64_t num_rows, int64_t num_threads, uint8_t* workspace, float* logits) {
+  const Rows fed = Workspace(workspace).take_rows(num_rows, head->in);
 #pragma omp parallel num_threads(int(num_threads))
   {
     TileShapes shapes;
-    Sums sums;
 #pragma omp for
-    for (int64_t row = 0; row < num_rows; row++)
-      norm_row(stream + rows[row] * head->in, norm, head->in, eps, workspace + row * padded(head->in));
-    product<false>(shapes, *head, sums.with({head}, workspace, num_rows), logits, head->out);
+    for (int64_t row = 0; row < num_rows; row++) norm_row(stream + rows[row] * head->in, norm, head->in, eps, fed, row);
+    product<false>(shapes, *head, fed, logits, head->out);
   }
 }
 

@@ -85,6 +85,8 @@ class Library:
         self.workspace_bytes.restype, self.workspace_bytes.argtypes = c_int64, (POINTER(Layer), POINTER(Pass))
         self.layer = functions.outrider_layer
         self.layer.restype, self.layer.argtypes = None, (POINTER(Layer), POINTER(Pass), c_int64, c_void_p)
+        self.head_workspace_bytes = functions.outrider_head_workspace
+        self.head_workspace_bytes.restype, self.head_workspace_bytes.argtypes = c_int64, (POINTER(Matrix), c_int64)
         self.head = functions.outrider_head
         self.head.restype = None
         self.head.argtypes = (

@@ -92,14 +92,16 @@ static void pack_block(int64_t type, const uint8_t* block, int output, uint8_t* 
     default:  // Q6_K: low four bits [128], high two bits [64], scales [16], scale
       copy_half(block + 208, record);
       for (int part = 0; part < 16; part++) {
-        uint8_t* to = record + 32 + part * 272;
+        uint8_t* to = record + 32 + part * 208;
         for (int input = 0; input < 16; input++) {
           const int index = part * 16 + input, half = index / 128, within = index % 128;
           const uint8_t low = block[half * 64 + within % 64], high = block[128 + half * 32 + within % 32];
-          const int value = (within < 64 ? low & 15 : low >> 4) | (high >> (within / 32 * 2) & 3) << 4;
-          put_byte(to, input, output, value);
+          put_nibble(to, input, output, within < 64 ? low & 15 : low >> 4);
+          const uint32_t upper = high >> (within / 32 * 2) & 3, pair = uint32_t(input / 2);
+          uint8_t* word = to + 128 + (output * 2 + input % 2) * 2;
+          word[pair / 4] = uint8_t(word[pair / 4] | upper << (2 * (pair % 4)));
         }
-        to[256 + output] = block[192 + part];
+        to[192 + output] = block[192 + part];
       }
   }
 }

@@ -14,14 +14,15 @@
 
 constexpr int kStep = 32;                            // inputs of a step
 constexpr int kPanel = 32;                           // outputs of a panel
-constexpr int kGroup = 32;                           // most rows at once
+constexpr int kGroup = 64;                           // most rows at once
 constexpr int64_t kStepSize = kPanel * kStep;        // numbers of a step
+constexpr int64_t kPage = 2048;                      // numbers of a page of 4096 bytes
 
 struct Matrix {
   const uint8_t* packed;
   const float* bias;  // [out, padded] or null
   int64_t out, in;    // as the model has them; the packed form is padded with zeros
-  int64_t kind;       // how it is packed, see quantised.h
+  int64_t kind;       // how it is packed, see blocks.h
 
   int64_t steps() const { return (in + kStep - 1) / kStep; }
   int64_t panels() const { return (out + kPanel - 1) / kPanel; }
@@ -31,6 +32,36 @@ static inline int64_t padded(int64_t size) { return (size + kStep - 1) / kStep *
 
 struct Tile {
   alignas(64) float values[kGroup][kPanel];
+};
+
+// Rows that products read, in tiles: [group of rows][step of 32 inputs][height rows][32] bfloat16, and the sums of those
+// 32 numbers as [group][step][height]. A tile lies in one piece and groups begin at pages, see quantised_amx.h.
+struct Rows {
+  uint16_t* values;
+  float* sums;
+  int64_t size, num_rows;  // numbers of a row, a multiple of a step
+  int64_t height;          // 16, or less where the pass has fewer rows: 1, 2, 4 or 8
+
+  static int64_t height_for(int64_t num_rows) { return num_rows > 8 ? 16 : num_rows > 4 ? 8 : num_rows > 2 ? 4 : num_rows; }
+  int64_t groups() const { return (num_rows + height - 1) / height; }
+  int64_t step_size() const { return height * kStep; }
+  int64_t group_size() const { return (size * height + kPage - 1) / kPage * kPage; }
+  int64_t sums_size() const { return size / kStep * height; }
+  // 32 numbers of a row from `column`, a multiple of 32, on
+  uint16_t* at(int64_t row, int64_t column) const {
+    return values + row / height * group_size() + column * height + row % height * kStep;
+  }
+  // writes the sums of steps [first, last) of a row
+  void sum_steps(int64_t row, int64_t first, int64_t last) const {
+    for (int64_t step = first; step < last; step++) {
+      const uint16_t* from = at(row, step * kStep);
+      sums[row / height * sums_size() + step * height + row % height] = sum(from_bfloat16(from) + from_bfloat16(from + 16));
+    }
+  }
+  // the rows from `first`, a multiple of 16, on
+  Rows from(int64_t first, int64_t count) const {
+    return {values + first / height * group_size(), sums + first / height * sums_size(), size, count, height};
+  }
 };
 
 #ifdef __AMX_BF16__
@@ -56,48 +87,51 @@ struct TileShapes {
 };
 
 template <bool kTwo>
-static void multiply_tiles(const uint16_t* rows, int64_t stride, const uint16_t* panel, int64_t steps, Tile& result) {
+static void multiply_tiles(const Rows& rows, const uint16_t* panel, int64_t steps, float* result) {
+  const uint16_t *one = rows.values, *other = one + rows.group_size();
   _tile_zero(0);
   _tile_zero(1);
   if (kTwo) {
     _tile_zero(2);
     _tile_zero(3);
   }
-  for (int64_t step = 0; step < steps; step++, panel += kStepSize, rows += kStep) {
+  for (int64_t step = 0; step < steps; step++, panel += kStepSize, one += rows.step_size(), other += rows.step_size()) {
     for (int line = 0; line < 32; line++) _mm_prefetch(reinterpret_cast<const char*>(panel + 8 * kStepSize) + 64 * line, _MM_HINT_T0);
-    _tile_loadd(4, rows, stride * 2);
+    _tile_loadd(4, one, 64);
     _tile_loadd(6, panel, 64);
     _tile_dpbf16ps(0, 4, 6);
     _tile_loadd(7, panel + kStepSize / 2, 64);
     _tile_dpbf16ps(1, 4, 7);
     if (kTwo) {
-      _tile_loadd(5, rows + 16 * stride, stride * 2);
+      _tile_loadd(5, other, 64);
       _tile_dpbf16ps(2, 5, 6);
       _tile_dpbf16ps(3, 5, 7);
     }
   }
-  _tile_stored(0, result.values[0], kPanel * 4);
-  _tile_stored(1, result.values[0] + 16, kPanel * 4);
+  _tile_stored(0, result, kPanel * 4);
+  _tile_stored(1, result + 16, kPanel * 4);
   if (kTwo) {
-    _tile_stored(2, result.values[16], kPanel * 4);
-    _tile_stored(3, result.values[16] + 16, kPanel * 4);
+    _tile_stored(2, result + 16 * kPanel, kPanel * 4);
+    _tile_stored(3, result + 16 * kPanel + 16, kPanel * 4);
   }
 }
 
-// One panel of a group of 1 to 32 rows.
-static inline void multiply(TileShapes& shapes, const uint16_t* rows, int64_t stride, int num_rows,
-                            const uint16_t* panel, int64_t steps, Tile& result) {
-  shapes.set(num_rows < 16 ? num_rows : 16, num_rows > 16 ? num_rows - 16 : 0);
-  if (num_rows > 16) multiply_tiles<true>(rows, stride, panel, steps, result);
-  else multiply_tiles<false>(rows, stride, panel, steps, result);
+// One panel for the rows of a group.
+static inline void multiply(TileShapes& shapes, const Rows& rows, const uint16_t* panel, int64_t steps, Tile& result) {
+  shapes.set(int(rows.height), int(rows.height));
+  for (int64_t first = 0; first < rows.num_rows; first += 32) {
+    const Rows part = rows.from(first, rows.num_rows - first);
+    if (part.num_rows > 16) multiply_tiles<true>(part, panel, steps, result.values[first]);
+    else multiply_tiles<false>(part, panel, steps, result.values[first]);
+  }
 }
 #else
 struct TileShapes {};
 
 template <int kRows>
-static void multiply_rows(const uint16_t* rows, int64_t stride, const uint16_t* panel, int64_t steps, float* result) {
+static void multiply_rows(const uint16_t* rows, int64_t step_size, const uint16_t* panel, int64_t steps, float* result) {
   Floats left[kRows] = {}, right[kRows] = {};
-  for (int64_t step = 0; step < steps; step++, panel += kStepSize, rows += kStep)
+  for (int64_t step = 0; step < steps; step++, panel += kStepSize, rows += step_size)
     for (int pair = 0; pair < 16; pair++) {
       const Bits first = *reinterpret_cast<const Bits*>(panel + pair * 32);
       const Bits second = *reinterpret_cast<const Bits*>(panel + kStepSize / 2 + pair * 32);
@@ -105,7 +139,7 @@ static void multiply_rows(const uint16_t* rows, int64_t stride, const uint16_t* 
       const Floats odd[2] = {(Floats)(first & 0xffff0000u), (Floats)(second & 0xffff0000u)};
       for (int row = 0; row < kRows; row++) {
         uint32_t both;
-        memcpy(&both, rows + row * stride + pair * 2, sizeof both);
+        memcpy(&both, rows + row * kStep + pair * 2, sizeof both);
         const Floats one = (Floats)(Bits{} + (both << 16)), other = (Floats)(Bits{} + (both & 0xffff0000u));
         left[row] += one * even[0], right[row] += one * even[1];
         left[row] += other * odd[0], right[row] += other * odd[1];
@@ -114,11 +148,10 @@ static void multiply_rows(const uint16_t* rows, int64_t stride, const uint16_t* 
   for (int row = 0; row < kRows; row++) store(result + row * kPanel, left[row]), store(result + row * kPanel + 16, right[row]);
 }
 
-static inline void multiply(TileShapes&, const uint16_t* rows, int64_t stride, int num_rows, const uint16_t* panel,
-                            int64_t steps, Tile& result) {
-  int row = 0;
-  for (; row + 4 <= num_rows; row += 4) multiply_rows<4>(rows + row * stride, stride, panel, steps, result.values[row]);
-  for (; row < num_rows; row++) multiply_rows<1>(rows + row * stride, stride, panel, steps, result.values[row]);
+static inline void multiply(TileShapes&, const Rows& rows, const uint16_t* panel, int64_t steps, Tile& result) {
+  int64_t row = 0;
+  for (; row + 4 <= rows.num_rows; row += 4) multiply_rows<4>(rows.at(row, 0), rows.step_size(), panel, steps, result.values[row]);
+  for (; row < rows.num_rows; row++) multiply_rows<1>(rows.at(row, 0), rows.step_size(), panel, steps, result.values[row]);
 }
 #endif
 

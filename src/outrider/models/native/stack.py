@@ -110,8 +110,7 @@ class _NativeRun:
         """[M] rows of the pass -> [M, V] float32 logits."""
         stack, wanted = self._stack, np.ascontiguousarray(rows)
         logits = torch.empty(len(rows), stack.config.vocab_size)
-        padded_rows, padded_size = -(-len(rows) // 16) * 16, -(-stack.config.hidden_size // _MULTIPLE) * _MULTIPLE
-        workspace = stack.workspace(padded_rows * padded_size * 2)
+        workspace = stack.workspace(stack.library.head_workspace_bytes(stack.head.structure, len(rows)))
         stack.library.head(
             stack.head.structure,
             stack.norm.data_ptr(),

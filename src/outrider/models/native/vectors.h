@@ -47,10 +47,17 @@ static inline Floats select(Ints mask, Floats yes, Floats no) {
   return (Floats)(((Ints)yes & mask) | ((Ints)no & ~mask));
 }
 
+// The sum of all lanes, by halves.
 static inline float sum(Floats values) {
-  float total = 0;
-  for (int lane = 0; lane < kLanes; lane++) total += values[lane];
-  return total;
+  typedef float Eight __attribute__((vector_size(32), aligned(4), may_alias));
+  typedef float Four __attribute__((vector_size(16), aligned(4), may_alias));
+  alignas(64) float lanes[kLanes];
+  store(lanes, values);
+  const Eight eight = *reinterpret_cast<const Eight*>(lanes) + *reinterpret_cast<const Eight*>(lanes + 8);
+  alignas(32) float half[8];
+  *reinterpret_cast<Eight*>(half) = eight;
+  const Four four = *reinterpret_cast<const Four*>(half) + *reinterpret_cast<const Four*>(half + 4);
+  return (four[0] + four[2]) + (four[1] + four[3]);
 }
 
 // 2^x with a relative error below 2e-7; 0 below -126 (so for minus infinity), infinity above 128.
