@@ -29,6 +29,9 @@ class Intake:
         drafters: drafters that they may ask for.
         tokenizer: writes their texts; None where nobody wants texts.
         end_ids: the model's own end-of-text tokens.
+
+    Attributes:
+        numbers: where the numbers in the requests' names come from; engines that are driven as one share them.
     """
 
     def __init__(
@@ -38,7 +41,7 @@ class Intake:
         self._drafters = drafters
         self._tokenizer = tokenizer
         self._end_ids = end_ids
-        self._numbers = itertools.count()
+        self.numbers = itertools.count()
 
     def make(
         self,
@@ -66,7 +69,7 @@ class Intake:
         check_order(priority, deadline_seconds)
         deadline = None if deadline_seconds is None else time.monotonic() + deadline_seconds
         seed = fresh_seed() if params.seed is None else params.seed
-        number = next(self._numbers)
+        number = next(self.numbers)
         requests = [
             Request(
                 f"{number}-{choice}",

@@ -61,7 +61,7 @@ class Pair(WatchedEngine):
     def __init__(self, plain: WatchedEngine, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         self.plain = plain
-        plain._numbers = self._numbers  # no two requests of the pair have one name
+        plain._intake.numbers = self._intake.numbers  # no two requests of the pair have one name
 
     @property
     def num_unfinished(self) -> int:
