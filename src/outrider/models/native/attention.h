@@ -289,7 +289,7 @@ static void attend(Scratch& scratch, const Pass& pass, const Heads& heads, const
   const uint16_t* keys = held(segment, heads, layer, 0, item.head);
   const uint16_t* values = held(segment, heads, layer, 1, item.head);
 #ifdef __AMX_BF16__
-  scratch.shapes.set(16, 0);
+  scratch.shapes.set(16, kStep);
 #endif
   lay_out_queries(scratch, queries, item, heads);
   int64_t position[kQueries], last = 0;

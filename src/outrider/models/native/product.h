@@ -67,22 +67,24 @@ struct Rows {
 #ifdef __AMX_BF16__
 // The shapes of the eight tile registers of this thread: 0 to 3 results, 4 and 5 rows, 6 and 7 weights.
 struct TileShapes {
-  int first = -1, second = -1;
+  int rows = -1, inputs = -1;
 
-  void set(int rows_first, int rows_second) {
-    if (rows_first == first && rows_second == second) return;
-    first = rows_first, second = rows_second;
+  void set(int new_rows, int new_inputs) {
+    if (new_rows == rows && new_inputs == inputs) return;
+    rows = new_rows, inputs = new_inputs;
     struct alignas(64) {
       uint8_t palette = 1, start_row = 0, reserved[14] = {};
       uint16_t row_bytes[16] = {};
       uint8_t rows[16] = {};
     } shapes;
-    const int rows[8] = {first, first, second, second, first, second, 16, 16};
-    for (int tile = 0; tile < 8; tile++) shapes.row_bytes[tile] = 64, shapes.rows[tile] = uint8_t(rows[tile] ? rows[tile] : 1);
+    for (int tile = 0; tile < 8; tile++) {
+      shapes.row_bytes[tile] = uint16_t(tile == 4 || tile == 5 ? 2 * inputs : 64);
+      shapes.rows[tile] = uint8_t(tile < 6 ? rows : inputs / 2);
+    }
     _tile_loadconfig(&shapes);
   }
   ~TileShapes() {
-    if (first >= 0) _tile_release();
+    if (rows >= 0) _tile_release();
   }
 };
 
@@ -118,7 +120,7 @@ static void multiply_tiles(const Rows& rows, const uint16_t* panel, int64_t step
 
 // One panel for the rows of a group.
 static inline void multiply(TileShapes& shapes, const Rows& rows, const uint16_t* panel, int64_t steps, Tile& result) {
-  shapes.set(int(rows.height), int(rows.height));
+  shapes.set(int(rows.height), kStep);
   for (int64_t first = 0; first < rows.num_rows; first += 32) {
     const Rows part = rows.from(first, rows.num_rows - first);
     if (part.num_rows > 16) multiply_tiles<true>(part, panel, steps, result.values[first]);

@@ -26,9 +26,9 @@ alignas(64) static const uint16_t kSixBits[64] = {
         0x0000, 0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0, 0x40e0, 0x4100, 0x4110, 0x4120, 0x4130, 0x4140, 0x4150, 0x4160, 0x4170,
         0x4180, 0x4188, 0x4190, 0x4198, 0x41a0, 0x41a8, 0x41b0, 0x41b8, 0x41c0, 0x41c8, 0x41d0, 0x41d8, 0x41e0, 0x41e8, 0x41f0, 0x41f8};
 
-// The integers of a block as bfloat16 weights of a tile product: [16 pairs][16][2]; with 16 inputs a half stays as it is.
+// The integers of a block as bfloat16 weights of a tile product: [pairs][16][2].
 template <int64_t kKind>
-static inline void expand(const uint8_t* integers, int64_t index, uint16_t* to) {
+static inline void expand(const uint8_t* integers, uint16_t* to) {
   if constexpr (has_minimum<kKind>()) {
     const __m512i numbers = _mm512_load_si512(kNibbles);
     for (int part = 0; part < 4; part++) {
@@ -42,12 +42,11 @@ static inline void expand(const uint8_t* integers, int64_t index, uint16_t* to) 
   } else if constexpr (kKind == kInt6K) {
     const __m512i negative = _mm512_load_si512(kSixBits), positive = _mm512_load_si512(kSixBits + 32);
     const __m512i low_bits = _mm512_set1_epi16(15), upper = _mm512_loadu_si512(integers + 128);
-    uint16_t* first = to + (index % 2 ? 8 * 32 : 0);
     for (int pair = 0; pair < 8; pair++) {
       const __m512i lower = _mm512_srli_epi16(_mm512_loadu_si512(integers + pair / 4 * 64), unsigned(4 * (pair % 4)));
       const __m512i bits = pair < 2 ? _mm512_slli_epi16(upper, unsigned(4 - 2 * pair)) : _mm512_srli_epi16(upper, unsigned(2 * pair - 4));
       const __m512i number = _mm512_ternarylogic_epi64(low_bits, lower, bits, 0xca);  // six bits; those above do not count
-      _mm512_store_si512(first + 32 * pair, _mm512_permutex2var_epi16(negative, number, positive));
+      _mm512_store_si512(to + 32 * pair, _mm512_permutex2var_epi16(negative, number, positive));
     }
   } else {
     for (int pair = 0; pair < 16; pair++) {
@@ -68,8 +67,8 @@ template <int64_t kKind>
 static inline void expand_block(const uint8_t* tile, int64_t index, Ring& ring) {
   const Block at = block_at<kKind>(tile, index);
   for (int line = 0; line < integer_bytes<kKind>() / 64 + 1; line++)
-    _mm_prefetch(reinterpret_cast<const char*>(at.integers) + 4096 + 64 * line, _MM_HINT_T0);
-  expand<kKind>(at.integers, index, ring.weights[index % kAhead]);
+    _mm_prefetch(reinterpret_cast<const char*>(at.integers) + 4096 + 64 * line, _MM_HINT_T1);
+  expand<kKind>(at.integers, ring.weights[index % kAhead]);
   ring.scale[index % (2 * kAhead)] = at.scale;
   if constexpr (has_minimum<kKind>()) ring.minimum[index % (2 * kAhead)] = at.minimum;
 }
@@ -93,12 +92,13 @@ static inline void run_blocks(const uint16_t* rows, const float* sums, const uin
       for (int row = 0; row < kRows; row++) total[row] += minimum * sums[block * kRows + row];
     }
   };
+  const auto rows_at = [&](int64_t block) { return rows + block * size / kStep * (kRows * kStep) + block * size % kStep; };
   for (int64_t block = first; block < last; block += kAhead) {  // `first` is a multiple of kAhead
     const int64_t count = std::min<int64_t>(kAhead, last - block);
 #define OUTRIDER_MULTIPLY(index, rows_tile, weights_tile)                                              \
   if (index < count) {                                                                                 \
     _tile_zero(index);                                                                                 \
-    _tile_loadd(rows_tile, rows + (block + index) * size / kStep * (kRows * kStep), 64);               \
+    _tile_loadd(rows_tile, rows_at(block + index), 64);                                                 \
     _tile_loadd(weights_tile, ring.weights[index], 64);                                                \
     _tile_dpbf16ps(index, rows_tile, weights_tile);                                                    \
   }
@@ -154,8 +154,7 @@ static void multiply_tile(const Rows& rows, const uint8_t* tile, int64_t inputs,
 template <int64_t kKind>
 static void multiply_panel(TileShapes& shapes, const Rows& rows, const uint8_t* panel, int64_t inputs, Tile& result) {
   Ring ring;
-  if constexpr (kKind == kInt6K) memset(ring.weights, 0, sizeof ring.weights);  // even and odd blocks fill one half each
-  shapes.set(int(rows.height), int(rows.height));
+  shapes.set(int(rows.height), block_inputs<kKind>());
   memset(result.values, 0, size_t(rows.groups() * rows.height) * sizeof result.values[0]);
   const int64_t size = inputs / record_inputs(kKind) * record_bytes(kKind);
   for (int half = 0; half < 2; half++)
