@@ -38,7 +38,14 @@ def answer(job: Job, workload: Workload) -> None:
     """
     for name in job.draft_models():
         pull_model(name, progress=sys.stderr.isatty())
-    loaded = load(job.model, dtype=job.dtype, device=job.device, implementation=job.implementation, threads=job.threads)
+    loaded = load(
+        job.model,
+        dtype=job.dtype,
+        device=job.device,
+        implementation=job.implementation,
+        threads=job.threads,
+        quantize=job.quantize,
+    )
     params = default_params(loaded.defaults, **{"seed": fresh_seed()} | job.sampling)
     with waiting("preparing prompts"):
         engine = build_engine(loaded, drafters=job.drafters, policy=job.policy, config=job.config())

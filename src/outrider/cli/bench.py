@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from outrider.cli.options import Device, Dtype, Implementation, Json, Threads
+from outrider.cli.options import Device, Dtype, Implementation, Json, Quantize, Threads
 
 __all__ = ["app"]
 
@@ -94,6 +94,7 @@ def command(
     html: _Html = False,
     as_json: Json = False,
     dtype: Dtype = "auto",
+    quantize: Quantize = "none",
     device: Device = "auto",
     implementation: Implementation = "auto",
     threads: Threads = None,
@@ -131,6 +132,7 @@ def command(
         off_body=off_body,
         out=out,
         dtype=dtype,
+        quantize=quantize,
         device=device,
         implementation=implementation,
         threads=threads,

@@ -16,6 +16,7 @@ from outrider.bench.arms import Arm, plan_arms
 from outrider.core.params import Rule, SamplingParams, Speculation
 from outrider.errors import InvalidRequestError, UnsupportedError
 from outrider.models.loading.load import check_dtype, check_implementation
+from outrider.models.loading.quantising import check_quantise
 
 if TYPE_CHECKING:
     from outrider.workloads import PromptItem
@@ -58,6 +59,7 @@ class BenchJob:
     off_body: str | None
     out: Path
     dtype: str
+    quantize: str
     device: str
     implementation: str
     threads: int | None
@@ -73,6 +75,7 @@ class BenchJob:
         for temperature in self.temperatures():
             SamplingParams(temperature=temperature, max_tokens=self.max_tokens, seed=self.seed)
         check_dtype(self.dtype)
+        check_quantise(self.quantize)
         check_implementation(self.implementation)
         self._check_side()
         self.speculation_rule()
@@ -158,6 +161,7 @@ class BenchJob:
             return
         given = [name for name in _MODEL_ONLY if getattr(self, name)]
         given += [name for name in ("dtype", "device", "implementation") if getattr(self, name) != "auto"]
+        given += ["quantize"] if self.quantize != "none" else []
         if given:
             raise UnsupportedError(f"{_option(given[0])} cannot be set for a server (--endpoint); leave it out.")
         if self.endpoint_off is None and self.off_body is None:

@@ -72,6 +72,7 @@ def _measure_model(job: BenchJob, opened: Callable[[Journal], None]) -> None:
     loaded = load(
         job.model or "smollm2",
         dtype=job.dtype,
+        quantize=job.quantize,
         device=job.device,
         implementation=job.implementation,
         threads=job.threads,
@@ -177,6 +178,7 @@ def _model_settings(job: BenchJob, loaded: LoadedModel) -> dict[str, Any]:
         "ignore_eos": job.ignore_eos,
         "concurrency": job.levels(),
         "weights": loaded.target.weights,
+        "quantised": None if loaded.loss is None else asdict(loaded.loss),
         "device": loaded.target.device.type,
         "threads": torch.get_num_threads(),
         "machine": machine()["cpu"],

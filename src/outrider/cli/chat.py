@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from outrider.cli.options import Device, Dtype, Implementation, Threads, starting
+from outrider.cli.options import Device, Dtype, Implementation, Quantize, Threads, starting
 
 __all__ = ["command"]
 
@@ -38,6 +38,7 @@ def command(
     ] = None,
     policy: Annotated[str | None, typer.Option(help="As in generate.", rich_help_panel=_OWN)] = None,
     dtype: Dtype = "auto",
+    quantize: Quantize = "none",
     device: Device = "auto",
     implementation: Implementation = "auto",
     threads: Threads = None,
@@ -57,7 +58,13 @@ def command(
         seed=seed,
         drafters=tuple(drafter or ()),
         policy=policy,
-        loading={"dtype": dtype, "device": device, "implementation": implementation, "threads": threads},
+        loading={
+            "dtype": dtype,
+            "quantize": quantize,
+            "device": device,
+            "implementation": implementation,
+            "threads": threads,
+        },
     )
     job.check()
     with starting():

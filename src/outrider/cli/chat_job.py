@@ -14,6 +14,7 @@ from outrider.core.params import SamplingParams
 from outrider.drafters.registry import check_drafter
 from outrider.errors import InvalidRequestError
 from outrider.models.loading.load import check_dtype, check_implementation
+from outrider.models.loading.quantising import check_quantise
 from outrider.policies.registry import build_policy
 
 __all__ = ["ChatJob"]
@@ -53,6 +54,7 @@ class ChatJob:
         """
         SamplingParams(**self.sampling)
         check_dtype(self.loading["dtype"])
+        check_quantise(self.loading["quantize"])
         check_implementation(self.loading["implementation"])
         if self.endpoint is None:
             for text in self.drafters:
@@ -61,6 +63,7 @@ class ChatJob:
             return
         own = {"--drafter": self.drafters, "--policy": self.policy, "--threads": self.loading["threads"]}
         own |= {f"--{name}": self.loading[name] != "auto" for name in ("dtype", "device", "implementation")}
+        own["--quantize"] = self.loading["quantize"] != "none"
         for option, given in own.items():
             if given:
                 raise InvalidRequestError(f"{option} is the server's to choose; leave it or --endpoint out.")

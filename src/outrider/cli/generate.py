@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from outrider.cli.options import Device, Dtype, Implementation, Memory, Model, Threads, starting
+from outrider.cli.options import Device, Dtype, Implementation, Memory, Model, Quantize, Threads, starting
 
 __all__ = ["command"]
 
@@ -131,6 +131,7 @@ def command(
         typer.Option("--json", metavar="", help="Print one JSON document at the end instead.", rich_help_panel=_OUTPUT),
     ] = False,
     dtype: Dtype = "auto",
+    quantize: Quantize = "none",
     device: Device = "auto",
     implementation: Implementation = "auto",
     threads: Threads = None,
@@ -185,6 +186,7 @@ def command(
         stats=stats,
         as_json=as_json,
         dtype=dtype,
+        quantize=quantize,
         device=device,
         implementation=implementation,
         threads=threads,

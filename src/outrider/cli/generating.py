@@ -23,7 +23,14 @@ def run(job: Job) -> None:
     """
     for name in job.draft_models():
         pull_model(name, progress=sys.stderr.isatty())
-    loaded = load(job.model, dtype=job.dtype, device=job.device, implementation=job.implementation, threads=job.threads)
+    loaded = load(
+        job.model,
+        dtype=job.dtype,
+        device=job.device,
+        implementation=job.implementation,
+        threads=job.threads,
+        quantize=job.quantize,
+    )
     params = default_params(loaded.defaults, **{"seed": fresh_seed()} | job.sampling)
     prompt = encode_prompt(loaded.tokenizer, job.prompt, raw=job.raw, system=job.system)
     expected = None if job.prediction is None else encode_prediction(loaded.tokenizer, job.prediction)

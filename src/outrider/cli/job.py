@@ -14,6 +14,7 @@ from outrider.drafters.registry import check_drafter
 from outrider.engine.config import EngineConfig
 from outrider.errors import InvalidRequestError
 from outrider.models.loading.load import check_dtype, check_implementation
+from outrider.models.loading.quantising import check_quantise
 from outrider.policies.registry import build_policy
 
 __all__ = ["Job"]
@@ -41,6 +42,7 @@ class Job:
     device: str
     implementation: str
     threads: int | None
+    quantize: str = "none"
     prediction: str | None = None
     prompts: Path | None = None
     at_once: int = 16
@@ -62,6 +64,7 @@ class Job:
         self.config()
         self._check_many()
         check_dtype(self.dtype)
+        check_quantise(self.quantize)
         check_implementation(self.implementation)
         build_policy(self.policy)
         if self.raw and self.system is not None:
@@ -104,5 +107,6 @@ class Job:
         options = [check_drafter(text)[1] for text in self.drafters]
         for given in options:
             check_dtype(given.get("dtype", "auto"))
+            check_quantise(given.get("quantize", "none"))
             check_implementation(given.get("implementation", "auto"))
         return [given["model"] for given in options if "model" in given]

@@ -9,16 +9,35 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from outrider.cli.console import waiting
+from outrider.cli.console import note, waiting
 
 if TYPE_CHECKING:
     from outrider.models.loading import LoadedModel
 
-__all__ = ["Device", "Dtype", "Implementation", "Json", "Memory", "Model", "Threads", "load", "print_json", "starting"]
+__all__ = [
+    "Device",
+    "Dtype",
+    "Implementation",
+    "Json",
+    "Memory",
+    "Model",
+    "Quantize",
+    "Threads",
+    "load",
+    "print_json",
+    "starting",
+]
 
 Model = Annotated[str, typer.Option("--model", "-m", help="smollm2, a model folder, a .gguf file or a hub name.")]
 Dtype = Annotated[
     str, typer.Option(help="auto, float32, bfloat16 or float16; auto keeps the blocks of a GGUF file where it can.")
+]
+Quantize = Annotated[
+    str,
+    typer.Option(
+        metavar="<bits>",
+        help="int4 or int8 cuts float weights on a CPU, auto takes the fewest bits that lose little; none.",
+    ),
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Implementation = Annotated[str, typer.Option(help="auto, decoder or transformers.")]
@@ -34,7 +53,9 @@ Memory = Annotated[
 Json = Annotated[bool, typer.Option("--json", metavar="", help="Print one JSON document instead of a table.")]
 
 
-def load(name: str, *, dtype: str, device: str, implementation: str, threads: int | None) -> "LoadedModel":
+def load(
+    name: str, *, dtype: str, device: str, implementation: str, threads: int | None, quantize: str = "none"
+) -> "LoadedModel":
     """Load a model, with a bar while it is downloaded and a spinner while it is read.
 
     Raises:
@@ -45,15 +66,24 @@ def load(name: str, *, dtype: str, device: str, implementation: str, threads: in
 
         from outrider.models.loading import load_model, pull_model
         from outrider.models.loading.load import check_dtype, check_implementation
+        from outrider.models.loading.quantising import check_quantise
 
     check_dtype(dtype)
     check_implementation(implementation)
+    check_quantise(quantize)
 
     if threads is not None:
         torch.set_num_threads(threads)
     pull_model(name, progress=sys.stderr.isatty())
     with starting(f"loading {name}"):
-        return load_model(name, dtype=dtype, device=device, implementation=implementation, progress=False)
+        loaded = load_model(
+            name, dtype=dtype, device=device, implementation=implementation, quantize=quantize, progress=False
+        )
+    if loaded.loss is not None:
+        note(f"{name}, {loaded.loss}")
+    elif quantize != "none":
+        note(f"{name} stays in bfloat16: fewer bits would lose too much")
+    return loaded
 
 
 @contextlib.contextmanager

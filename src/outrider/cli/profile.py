@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from outrider.cli.console import print_rows, progress_bar, waiting
-from outrider.cli.options import Device, Dtype, Implementation, Json, Model, Threads, load, print_json
+from outrider.cli.options import Device, Dtype, Implementation, Json, Model, Quantize, Threads, load, print_json
 
 if TYPE_CHECKING:
     from outrider.engine.calibrate import PassCost
@@ -20,6 +20,7 @@ def command(
     contexts: Annotated[str, typer.Option(help="Tokens cached before the pass, separated by commas.")] = "256,1024",
     repeats: Annotated[int, typer.Option(min=1, help="Timed passes of each kind.")] = 11,
     dtype: Dtype = "auto",
+    quantize: Quantize = "none",
     device: Device = "auto",
     implementation: Implementation = "auto",
     threads: Threads = None,
@@ -30,7 +31,7 @@ def command(
     A flat row means that verifying draft tokens is nearly free on this machine; a steep one that only good drafts pay.
     """
     wanted = _numbers("widths", widths), _numbers("contexts", contexts)
-    loaded = load(model, dtype=dtype, device=device, implementation=implementation, threads=threads)
+    loaded = load(model, dtype=dtype, quantize=quantize, device=device, implementation=implementation, threads=threads)
     from outrider.engine.calibrate import measure_passes, read_bandwidth
 
     total = len(wanted[0]) * len(wanted[1]) * repeats

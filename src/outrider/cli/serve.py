@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from outrider.cli.options import Device, Dtype, Implementation, Memory, Model, Threads, starting
+from outrider.cli.options import Device, Dtype, Implementation, Memory, Model, Quantize, Threads, starting
 
 __all__ = ["command"]
 
@@ -107,6 +107,7 @@ def command(
         ),
     ] = 30.0,
     dtype: Dtype = "auto",
+    quantize: Quantize = "none",
     device: Device = "auto",
     implementation: Implementation = "auto",
     threads: Threads = None,
@@ -145,7 +146,13 @@ def command(
             "shadow": shadow,
             "shadow_waiting": shadow_waiting,
         },
-        loading={"dtype": dtype, "device": device, "implementation": implementation, "threads": threads},
+        loading={
+            "dtype": dtype,
+            "quantize": quantize,
+            "device": device,
+            "implementation": implementation,
+            "threads": threads,
+        },
     )
     job.check()
     with starting():

@@ -13,6 +13,7 @@ from typing import Any
 from outrider.drafters.registry import check_drafter
 from outrider.errors import UnsupportedError
 from outrider.models.loading.load import check_dtype, check_implementation
+from outrider.models.loading.quantising import check_quantise
 from outrider.policies.registry import build_policy
 
 __all__ = ["ServeJob", "check_packages"]
@@ -45,6 +46,7 @@ class ServeJob:
             check_drafter(text)
         build_policy(self.policy)
         check_dtype(self.loading["dtype"])
+        check_quantise(self.loading["quantize"])
         check_implementation(self.loading["implementation"])
         check_packages("serve", tuple(_PACKAGES))
 

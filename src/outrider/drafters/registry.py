@@ -80,6 +80,7 @@ def _build_draft_model(options: Mapping[str, Any], target: "Loaded | None", prog
         dtype=options["dtype"],
         device=options["device"],
         implementation=options["implementation"],
+        quantize=options["quantize"],
         progress=progress,
     )
     return build_draft_model(
@@ -160,6 +161,7 @@ _ENTRIES = {
                 Option("dtype", str, "type of its weights in memory", default="auto"),
                 Option("device", str, "where it runs", default="auto"),
                 Option("implementation", str, "auto, decoder or transformers", default="auto"),
+                Option("quantize", str, "none, auto, int8 or int4: cuts its float weights on a CPU", default="none"),
             ),
             build=_build_draft_model,
             needs_target=True,

@@ -79,6 +79,7 @@ def build_engine(
     dtype: str | None = None,
     device: str | None = None,
     implementation: str | None = None,
+    quantize: str | None = None,
     config: EngineConfig | None = None,
     progress: bool = True,
 ) -> Engine:
@@ -92,6 +93,7 @@ def build_engine(
         device: where to run; None for a GPU if there is one.
         implementation: "decoder" for our own decoder, "transformers" for the library's model; None takes our own
             wherever it knows the family.
+        quantize: "int4", "int8" or "auto" to cut float weights on a CPU; None leaves them.
         config: limits of the engine.
         progress: show downloads on standard error.
 
@@ -99,7 +101,7 @@ def build_engine(
         ModelError: the model cannot be used.
         InvalidRequestError: an unknown drafter, policy or option, or choices of loading for a model that is loaded.
     """
-    chosen = {"dtype": dtype, "device": device, "implementation": implementation}
+    chosen = {"dtype": dtype, "device": device, "implementation": implementation, "quantize": quantize}
     given = {name: value for name, value in chosen.items() if value is not None}
     if isinstance(model, LoadedModel) and given:
         raise InvalidRequestError(f"{' and '.join(given)} given for {model.name}, which is loaded; leave it out.")

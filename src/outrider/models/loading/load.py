@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from outrider.errors import InvalidRequestError, ModelNotFoundError, UnsupportedModelError
+from outrider.errors import InvalidRequestError, ModelNotFoundError, UnsupportedError, UnsupportedModelError
 from outrider.models.config import ModelConfig, ModelNumbers
 from outrider.models.files import PICKLE_SUFFIXES, unreadable
 from outrider.models.loading.checkpoint import Checkpoint
 from outrider.models.loading.defaults import GenerationDefaults
 from outrider.models.loading.hub import is_hub_name, pull_hub_folder
+from outrider.models.loading.quantising import Loss, check_quantise, load_quantised
 from outrider.models.loading.wheel import BUILT_IN, pull_wheel_model
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ class LoadedModel:
         config: numbers of the model.
         defaults: sampling defaults and end-of-text tokens of the checkpoint.
         disk_bytes: size of the weight files.
+        loss: what weights of a few bits change; None where they were not cut.
     """
 
     name: str
@@ -70,6 +72,7 @@ class LoadedModel:
     config: ModelConfig | ModelNumbers
     defaults: GenerationDefaults
     disk_bytes: int
+    loss: "Loss | None" = None
 
 
 def load_model(
@@ -78,6 +81,7 @@ def load_model(
     dtype: "str | torch.dtype" = "auto",
     device: "str | torch.device" = "auto",
     implementation: str = "auto",
+    quantize: str = "none",
     progress: bool = True,
 ) -> LoadedModel:
     """Load a model with its tokenizer.
@@ -89,6 +93,8 @@ def load_model(
         device: where to run; "auto" takes a GPU if there is one.
         implementation: "decoder" for our own decoder, "transformers" for the library's model; "auto" takes our own
             wherever it knows the family.
+        quantize: "int4" or "int8" cuts float weights on CPUs that the native layer runs on, "auto" takes the fewest
+            bits that lose little; see `quantising`.
         progress: show downloads on stderr.
 
     Raises:
@@ -97,14 +103,27 @@ def load_model(
         DamagedModelError: the weights are truncated, incomplete or unsafe.
         UnsupportedModelError: a family or feature that cannot be run exactly.
         ModelError: a file that may not be read.
-        InvalidRequestError: an unknown dtype or implementation, or a device that this machine lacks.
+        InvalidRequestError: an unknown dtype, implementation or quantize, a device that this machine lacks, or weights
+            that would lose too much.
     """
     check_dtype(dtype)
     check_implementation(implementation)
+    wanted = check_quantise(quantize)
     checkpoint = open_checkpoint(name, implementation=implementation, progress=progress)
     tokenizer = checkpoint.load_tokenizer()  # before the weights: what is refused is refused at once
     place = _device(device)
-    target = checkpoint.load_target(_dtype(dtype, place), place, stored_blocks=dtype == "auto" and _keeps_blocks())
+    loss = None
+    if wanted.bits == "none":
+        keeps_blocks = dtype == "auto" and _keeps_blocks()
+        target = checkpoint.load_target(_dtype(dtype, place), place, stored_blocks=keeps_blocks)
+    elif isinstance(checkpoint, Checkpoint):
+        full = "bfloat16" if dtype == "auto" else dtype
+        target, loss = load_quantised(checkpoint, _dtype(full, place), place, wanted)
+        logger.info("%s", loss or f"weights of {name} stay in bfloat16: fewer bits would lose too much")
+    else:
+        raise UnsupportedError(
+            f"quantize is {wanted.bits}, but transformers runs {name}, whose weights are not cut; leave it out."
+        )
     return LoadedModel(
         name=str(name),
         path=checkpoint.path,
@@ -113,6 +132,7 @@ def load_model(
         config=checkpoint.config,
         defaults=checkpoint.defaults,
         disk_bytes=checkpoint.disk_bytes,
+        loss=loss,
     )
 
 
