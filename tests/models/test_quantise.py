@@ -52,11 +52,11 @@ def test_a_model_of_few_bits_is_that_of_its_dequantised_weights(bits):
     cut = {name: source.tensor(name) for name in source.names()}
     for name, weight in cut.items():
         if weight.ndim == 2 and "embed" not in name:
-            cut[name] = restored(weight, bits)
+            cut[name] = restored(weight, "int8" if name == "lm_head.weight" else bits)
     tokens = torch.randint(0, 70, (40,), generator=torch.Generator().manual_seed(3)).tolist()
     quantised = Decoder(config, QuantisedSource(source, bits), dtype=torch.bfloat16, kernels="native")
     full = Decoder(config, source, dtype=torch.bfloat16, kernels="native")
-    assert quantised.weight_bytes < (0.4 if bits == "int4" else 0.6) * full.weight_bytes
+    assert quantised.weight_bytes < (0.5 if bits == "int4" else 0.6) * full.weight_bytes
     exact = Decoder(config, MemorySource(cut), dtype=torch.float32, kernels="dense")
     rounded = Decoder(config, MemorySource(cut), dtype=torch.bfloat16, kernels="native")
     expected, found, other = (decoder_logits(decoder, [tokens])[0] for decoder in (exact, quantised, rounded))

@@ -1,6 +1,7 @@
 """Weights cut to four or eight bits, in the blocks of 32 numbers that the native layer multiplies as they are.
 
-int8 is ggml's Q8_0: a scale for each block. int4 is its Q4_1: a scale and a minimum. This module knows matrices; it
+int8 is ggml's Q8_0: a scale for each block. int4 is its Q4_1: a scale and a minimum; the head, which loses most, takes
+int8 then too. This module knows matrices; it
 knows no file and no loss. Invariant: what a source says of shapes and names does not change, the embedding's rows
 stay as they are, and each matrix is cut a few rows at a time.
 
@@ -23,6 +24,7 @@ Bits = Literal["int4", "int8"]
 BLOCK = 32  # numbers that share a scale
 _KINDS = {"int4": 3, "int8": 8}  # Q4_1 and Q8_0 in ggml's list of types
 _BYTES = {"int4": 20, "int8": 34}  # of a block
+_HEADS = ("lm_head.weight", "model.embed_tokens.weight")
 _STEP = 1 << 21  # numbers that are cut at once
 _UNREAD = Blocks(
     0, torch.empty(1, 1, dtype=torch.uint8), 1
@@ -61,7 +63,7 @@ class QuantisedSource:
 
     Args:
         source: the tensors in full.
-        bits: what its matrices are cut to; those whose rows are no multiple of 32 stay in full.
+        bits: what its matrices are cut to, but for the head; those whose rows are no multiple of 32 stay in full.
     """
 
     def __init__(self, source: TensorSource, bits: Bits) -> None:
@@ -88,9 +90,10 @@ class QuantisedSource:
         num_out, num_in = self._source.shape(name)
         if num_in % BLOCK:
             return _UNREAD
-        data = torch.empty(num_out, num_in // BLOCK * _BYTES[self._bits], dtype=torch.uint8)
+        bits: Bits = "int8" if name in _HEADS else self._bits
+        data = torch.empty(num_out, num_in // BLOCK * _BYTES[bits], dtype=torch.uint8)
         step = max(1, _STEP // num_in)
         for first in range(0, num_out, step):
             ids = torch.arange(first, min(first + step, num_out))
-            data[first : first + step] = quantise_rows(self._source.rows(name, ids), self._bits)
-        return Blocks(_KINDS[self._bits], data, num_in)
+            data[first : first + step] = quantise_rows(self._source.rows(name, ids), bits)
+        return Blocks(_KINDS[bits], data, num_in)
