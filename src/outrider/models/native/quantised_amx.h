@@ -74,10 +74,11 @@ static inline void expand_block(const uint8_t* tile, int64_t index, Ring& ring) 
 }
 
 // result += the products of `kRows` rows with blocks [first, last), scaled, in order. With `kExpand` the blocks behind the
-// first four are expanded on the way; else [first, last) are at most four.
+// first four are expanded on the way; else [first, last) are at most four, and the same places `ahead` numbers further on
+// are fetched, which are multiplied next.
 template <int64_t kKind, int kRows, bool kExpand>
 static inline void run_blocks(const uint16_t* rows, const float* sums, const uint8_t* tile, int64_t first, int64_t last,
-                              Ring& ring, float* result) {
+                              Ring& ring, float* result, int64_t ahead = 0) {
   constexpr int size = block_inputs<kKind>();
   Floats total[kRows];
 #pragma GCC unroll 16
@@ -107,6 +108,9 @@ static inline void run_blocks(const uint16_t* rows, const float* sums, const uin
     OUTRIDER_MULTIPLY(2, 4, 6)
     OUTRIDER_MULTIPLY(3, 5, 7)
 #undef OUTRIDER_MULTIPLY
+    if (!kExpand)  // the next group's rows of these blocks
+      for (int64_t line = 0; line < count * size / kStep * 16; line++)
+        _mm_prefetch(reinterpret_cast<const char*>(rows_at(block) + ahead) + 64 * line, _MM_HINT_T0);
     _tile_stored(0, ring.parts[0], 64);
     if (count > 1) _tile_stored(1, ring.parts[1], 64);
     if (count > 2) _tile_stored(2, ring.parts[2], 64);
@@ -133,7 +137,8 @@ static void multiply_tile(const Rows& rows, const uint8_t* tile, int64_t inputs,
       expand(first);
       for (int64_t group = 0; group < rows.groups(); group++)
         run_blocks<kKind, 16, false>(rows.values + group * rows.group_size(), rows.sums + group * rows.sums_size(), tile,
-                                     first, std::min(first + kAhead, num_blocks), ring, result + group * 16 * kPanel);
+                                     first, std::min(first + kAhead, num_blocks), ring, result + group * 16 * kPanel,
+                                     group + 1 < rows.groups() ? rows.group_size() : 4 * 512 - group * rows.group_size());
     }
     return;
   }
