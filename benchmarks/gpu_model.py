@@ -27,12 +27,12 @@ GREEDY, WARM = SamplingParams(), SamplingParams(temperature=0.8)
 
 @dataclass(frozen=True)
 class Size:
-    """How much is done: requests and tokens of a text run, timed repeats, enumerations of a rule."""
+    """How much is done: requests and tokens of a text run, timed repeats, enumerations of a kind for each rule."""
 
     texts: int = 8
     tokens: int = 48
     repeats: int = 9
-    checks: int = 2
+    checks: int = 4
 
 
 def advance(decoder: Decoder, cache: Cache, slots: Sequence[int], start: int, width: int, last: bool) -> ForwardOutputs:
@@ -261,8 +261,7 @@ def profiled(action: Callable[[int], object]) -> dict[str, float]:
         event.key: event.count / STEPS
         for event in profile.key_averages()
         if any(
-            part in event.key
-            for part in ("Synchronize", "emcpy", "cudaLaunchKernel", "_local_scalar_dense", "aten::copy_")
+            part in event.key for part in ("Synchronize", "emcpy", "LaunchKernel", "_local_scalar_dense", "aten::copy_")
         )
     }
 
