@@ -114,6 +114,7 @@ class DeviceSource:
         if name.endswith("norm.weight"):
             return 1 + 0.1 * noise
         gain = 3.0 if name in ("model.embed_tokens.weight", "lm_head.weight") else 1.0
+        gain = 2.0 if "self_attn" in name else gain  # attention that picks a few positions: texts that depend on theirs
         return noise.mul_(gain / math.sqrt(shape[-1]) if len(shape) == 2 else 0.1)
 
     def rows(self, name: str, ids: torch.Tensor | Sequence[int]) -> torch.Tensor:
