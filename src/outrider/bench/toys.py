@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outrider.analysis.enumerate import Text
+from outrider.core.arrays import to_numpy
 from outrider.core.growth import Place
 from outrider.core.params import Draw, SamplingParams
 from outrider.core.process import History, Processor
@@ -72,7 +73,7 @@ class Toy:
 
     def numpy_law(self, text: Text) -> NDArray[np.float64]:
         """[V] the law after a path, as a NumPy array."""
-        return np.asarray(self.law(text))
+        return to_numpy(self.law(text))
 
 
 class ToyLaws:
