@@ -301,7 +301,7 @@ def test_a_shared_vocabulary_bounds_the_ids_and_options_arrive(monkeypatch):
     drafter = build_drafter(
         "draft_model:model=small,dtype=float32,device=cpu,implementation=decoder,chunk=2", target, progress=False
     )
-    given = {"dtype": "float32", "device": "cpu", "implementation": "decoder", "progress": False}
+    given = {"dtype": "float32", "device": "cpu", "implementation": "decoder", "quantize": "none", "progress": False}
     assert asked == {"name": ("small",)} | given
     drafter.load()
     drafter.begin("r", [1, 2, 3])

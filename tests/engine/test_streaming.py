@@ -89,8 +89,8 @@ def test_random_bytes_join_to_what_the_decoder_makes_of_them() -> None:
     for seed in range(8):
         params = SamplingParams(temperature=1.5, seed=seed, max_tokens=25)
         expected = plain(table(), PROMPT, params)
-        running = engine(table(), [ScriptedDrafter(scripted.all_right(SameText([*PROMPT, *expected])))], Fixed(5))
-        running.tokenizer = TOKENIZER
+        drafter = ScriptedDrafter(scripted.all_right(SameText([*PROMPT, *expected])))
+        running = engine(table(), [drafter], Fixed(5), tokenizer=TOKENIZER)
         (request,) = running.submit(PROMPT, params)
         assert "".join(event.text for event in running.stream([request])) == TOKENIZER.decode(expected)
 
