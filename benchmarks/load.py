@@ -6,9 +6,9 @@
 Arrivals are Poisson with a seed, or the times and lengths of an Azure trace (TIMESTAMP, ContextTokens,
 GeneratedTokens; https://github.com/Azure/AzurePublicDataset). Reports time to first token (from the moment at which
 the request should have been sent), time per output token, time between chunks, tokens/s, and goodput: the share of
-requests within both limits
-of the SLO, and how many a second they are. Each load is run with each of --body, so that on and off meet the same
-arrivals.
+requests within both limits of the SLO, and how many a second they are. Each load is run with each of --body, so that
+on and off meet the same arrivals; to compare them, serve with `--prefix-tokens 0`, or the second finds its prompts
+cached.
 """
 
 import argparse

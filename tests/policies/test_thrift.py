@@ -93,12 +93,18 @@ def test_no_clock_decides_under_the_rules_whose_texts_depend_on_lengths() -> Non
     assert lengths[0] == lengths[1]
 
 
-def test_what_is_unknown_costs_nothing() -> None:
+def test_what_was_never_timed_costs_nothing_and_alike_passes_leave_a_guess() -> None:
     costs = PassCosts()
     assert costs.price(16) == 0.0
     for _ in range(50):
-        costs.record(16, 0.02)
-    assert costs.price(16) == 0.0, "passes of one width tell nothing"
+        costs.record(16, seconds(16, 0.001))
+    assert costs.price(16) == 0.5, "passes of one width tell nothing"
+    for rows in (16, 40) * 4:
+        costs.record(rows, seconds(rows, 0.001))
+    told = costs.price(16)
+    for _ in range(300):
+        costs.record(16, seconds(16, 0.001))
+    assert costs.price(16) == pytest.approx(told, rel=0.05), "what is known stays known while nobody drafts"
     thrift = Thrift()
     for number in range(50):
         thrift.update(replace(outcome("a", 4, 2, 10 + number % 7, 0.0)))
@@ -113,6 +119,14 @@ def test_the_price_is_the_share_of_a_pass_that_goes_with_its_rows() -> None:
         costs.record(rows, seconds(rows, 0.001))
     assert costs.price(16) == pytest.approx(0.016 / 0.026)
     assert costs.price(1) == pytest.approx(0.001 / 0.011)
+
+
+def test_passes_that_read_prompts_tell_nothing_about_draft_rows() -> None:
+    thrift = Thrift()
+    for number in range(40):
+        thrift.update(outcome("a", number % 5, 0, 200 + number, 0.5))
+        thrift.begin_step()
+    assert thrift.longest("a", 16) is None
 
 
 def test_the_ended_are_forgotten() -> None:

@@ -204,7 +204,7 @@ def check(model: str, count: int, config: dict[str, Any], num_again: int = 0) ->
     with contextlib.ExitStack() as stack:
         process = stack.enter_context(serving_process(model, **options))
         marks = run_mixed(process, everything)
-        marks += run_mixed(process, everything * num_again)
+        marks += run_mixed(process, list(requests(model, num_again * count, seed=count)))
         assert process.gauge("broken_steps_total") == process.gauge("drafter_failures_total") == 0
         started: list[Process] = []
 
