@@ -72,7 +72,9 @@ def test_a_reader_that_leaves_is_told_nothing(model: str) -> None:
 
 def test_an_interrupt_ends_in_one_sentence(model: str) -> None:
     words = ("--ignore-eos", "--temperature", "1", "--max-tokens", "220", "--compare", "--threads", "1")
-    with spawn("generate", "hi", "-m", model, *words) as process:
+    # a suite that runs in the background of a shell ignores the signal, and so would its children
+    heeding = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731
+    with spawn("generate", "hi", "-m", model, *words, preexec_fn=heeding) as process:
         assert process.stdout is not None
         assert process.stdout.read(1)
         process.send_signal(signal.SIGINT)
