@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_helpers import refusal, run
+from cli_helpers import refusal, run, write_model
 
 from outrider.analysis.faults import FAULTS
 from outrider.bench import certify
 from outrider.bench.certify import Ledger
 from outrider.engine.engine import Engine
+from outrider.models.native.library import library
 
 LINES = ["the cat and the dog and the cat and the dog", "one two one two one two", "red"]
 SHORT = ("--max-tokens", "12", "--threads", "1", "--samples", "400", "--prefixes", "1")
@@ -144,3 +145,15 @@ def test_other_settings_need_another_folder(model: str, prompts: str) -> None:
 )
 def test_bad_input_is_one_sentence(model: str, prompts: str, words: tuple[str, ...], said: str) -> None:
     assert said in refusal("certify", "-m", model, *words)
+
+
+@pytest.mark.skipif(library() is None, reason="the native library was not built for this machine")
+def test_weights_of_fewer_bits_are_named_and_need_another_folder(prompts: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They give another text, so they may not go on with a certificate, and a reviewer must see them."""
+    monkeypatch.setenv("OUTRIDER_HOME", str(Path("home").resolve()))
+    sizes = {"hidden_size": 64, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32}
+    model = str(write_model(Path("quantised"), **sizes, intermediate_size=96))
+    document = audit(model, prompts, "--quantize", "int8", "--temperature", "0")
+    assert document["settings"]["quantised"]["bits"] == "int8"
+    said = refusal("certify", "-m", model, "-p", prompts, *SHORT, "--temperature", "0")
+    assert "give --out another folder" in said

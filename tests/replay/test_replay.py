@@ -345,7 +345,7 @@ def test_only_the_rule_match_can_be_asked() -> None:
     at = At(np.asarray([1, 0, 1]), np.asarray([-1, 0, 1]), np.asarray([1, 2, 2]))
     assert coins.sample(None, at).tolist() == [9, 7, BEYOND]
     for question in (coins.accept, coins.draw):
-        with pytest.raises(NotImplementedError, match="MATCH only"):
+        with pytest.raises(UnsupportedError, match="rule match only"):
             question(None, at)
 
 

@@ -4,7 +4,6 @@ This module knows prompts and results; scheduling is the engine's. Invariant: ea
 in its own place.
 """
 
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,7 +12,8 @@ from typing import Any
 from outrider.cli.console import fail, note, progress_bar, waiting
 from outrider.cli.figures import document
 from outrider.cli.job import Job
-from outrider.cli.options import load, print_json
+from outrider.cli.loading import load
+from outrider.cli.options import print_json
 from outrider.cli.writing import print_text
 from outrider.core.coins import fresh_seed
 from outrider.core.params import SamplingParams
@@ -23,7 +23,7 @@ from outrider.engine.outbox import TextEvent
 from outrider.engine.request import Request
 from outrider.engine.stats import SpecStats
 from outrider.errors import GenerationError, InvalidRequestError
-from outrider.models.loading import LoadedModel, pull_model
+from outrider.models.loading import LoadedModel
 from outrider.workloads.base import PromptItem, Workload
 from outrider.workloads.encode import encode_item, encode_prediction
 
@@ -36,16 +36,7 @@ def answer(job: Job, workload: Workload) -> None:
     Raises:
         OutriderError: a model cannot be used, a prompt does not fit, or a text failed; the others are printed first.
     """
-    for name in job.draft_models():
-        pull_model(name, progress=sys.stderr.isatty())
-    loaded = load(
-        job.model,
-        dtype=job.dtype,
-        device=job.device,
-        implementation=job.implementation,
-        threads=job.threads,
-        quantize=job.quantize,
-    )
+    loaded = load(job.model, job.loading, job.drafters)
     params = default_params(loaded.defaults, **{"seed": fresh_seed()} | job.sampling)
     with waiting("preparing prompts"):
         engine = build_engine(loaded, drafters=job.drafters, policy=job.policy, config=job.config())

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from outrider.cli.options import Device, Dtype, Implementation, Json, Quantize, Threads
+from outrider.cli.options import Device, Dtype, Implementation, Json, Quantize, Raw, Threads
 
 __all__ = ["app"]
 
@@ -69,9 +69,7 @@ def command(
     ignore_eos: Annotated[
         bool, typer.Option("--ignore-eos", metavar="", help="Go on past end-of-text tokens.", rich_help_panel=_RUNNING)
     ] = False,
-    raw: Annotated[
-        bool, typer.Option("--raw", metavar="", help="Go on from the very text, without a chat template.")
-    ] = False,
+    raw: Raw = False,
     concurrency: Annotated[
         str | None,
         typer.Option(metavar="<numbers>", help="Also many at once, as in 1,4,8.", rich_help_panel=_RUNNING),
@@ -104,6 +102,7 @@ def command(
     Leaves run.json with every pair of runs; the same command goes on where an interrupted one stopped.
     """
     from outrider.cli.bench_job import BenchJob, check_extras
+    from outrider.cli.loading import Loading
     from outrider.cli.options import starting
 
     if context.invoked_subcommand is not None:
@@ -131,11 +130,7 @@ def command(
         on_body=on_body,
         off_body=off_body,
         out=out,
-        dtype=dtype,
-        quantize=quantize,
-        device=device,
-        implementation=implementation,
-        threads=threads,
+        loading=Loading(dtype, quantize, device, implementation, threads),
     )
     job.check()
     check_extras(html=html, endpoint=endpoint is not None)

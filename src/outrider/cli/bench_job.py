@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from outrider.bench.arms import Arm, plan_arms
+from outrider.cli.loading import Loading
+from outrider.cli.speculating import check_drafters
 from outrider.core.params import Rule, SamplingParams, Speculation
 from outrider.errors import InvalidRequestError, UnsupportedError
-from outrider.models.loading.load import check_dtype, check_implementation
-from outrider.models.loading.quantising import check_quantise
 
 if TYPE_CHECKING:
     from outrider.workloads import PromptItem
@@ -29,7 +29,7 @@ _EXTRAS = {
     "--html": {"altair": "altair", "vl_convert": "vl-convert-python"},
     "--endpoint": {"openai": "openai", "httpx": "httpx", "prometheus_client": "prometheus-client"},
 }
-_MODEL_ONLY = ("drafters", "length", "policy", "rule", "use_prediction", "ignore_eos", "concurrency", "threads")
+_MODEL_ONLY = ("drafters", "length", "policy", "rule", "use_prediction", "ignore_eos", "concurrency")
 _SERVER_ONLY = ("endpoint_off", "on_body", "off_body")
 
 
@@ -58,11 +58,7 @@ class BenchJob:
     on_body: str | None
     off_body: str | None
     out: Path
-    dtype: str
-    quantize: str
-    device: str
-    implementation: str
-    threads: int | None
+    loading: Loading
 
     def check(self) -> None:
         """Refuse what cannot be meant.
@@ -74,12 +70,11 @@ class BenchJob:
             raise InvalidRequestError("--prompts is missing; give a file of prompts.")
         for temperature in self.temperatures():
             SamplingParams(temperature=temperature, max_tokens=self.max_tokens, seed=self.seed)
-        check_dtype(self.dtype)
-        check_quantise(self.quantize)
-        check_implementation(self.implementation)
+        self.loading.check()
         self._check_side()
         self.speculation_rule()
         arms = self.arms()
+        check_drafters(self.drafters_of_arms())
         self.levels()
         for name in ("on_body", "off_body"):
             self.body(name)
@@ -101,6 +96,10 @@ class BenchJob:
         for length in lengths:
             Speculation(length=length)
         return plan_arms(self.drafters or ("ngram",), lengths, self.policy)
+
+    def drafters_of_arms(self) -> list[str]:
+        """All drafters that are measured, alone or with others."""
+        return [text for arm in self.arms() for text in arm.drafters]
 
     def speculation_rule(self) -> Rule:
         """How drafts are judged."""
@@ -159,11 +158,9 @@ class BenchJob:
             if given:
                 raise InvalidRequestError(f"{_option(given[0])} is for servers; give --endpoint too or leave it out.")
             return
-        given = [name for name in _MODEL_ONLY if getattr(self, name)]
-        given += [name for name in ("dtype", "device", "implementation") if getattr(self, name) != "auto"]
-        given += ["quantize"] if self.quantize != "none" else []
+        given = [_option(name) for name in _MODEL_ONLY if getattr(self, name)] + self.loading.given()
         if given:
-            raise UnsupportedError(f"{_option(given[0])} cannot be set for a server (--endpoint); leave it out.")
+            raise UnsupportedError(f"{given[0]} cannot be set for a server (--endpoint); leave it out.")
         if self.endpoint_off is None and self.off_body is None:
             raise InvalidRequestError(
                 f"--endpoint {self.endpoint} has no side without speculation; give --endpoint-off, the address of a "

@@ -1,8 +1,7 @@
 """What `outrider bench` does once its options are checked: measure what is missing, write it down, show it."""
 
-import hashlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,9 @@ from outrider.bench.rounds import Round
 from outrider.bench.table import load_table, sentences, summary_tables
 from outrider.cli.bench_job import BenchJob
 from outrider.cli.console import note, progress_bar, waiting
-from outrider.cli.options import load, print_json
+from outrider.cli.loading import load
+from outrider.cli.options import print_json
+from outrider.cli.speculating import check_drafters
 from outrider.core.params import SamplingParams
 from outrider.engine.calibrate import measure_passes
 from outrider.engine.generate import default_params
@@ -66,17 +67,7 @@ def show_stored(path: Path, *, html: bool, as_json: bool) -> None:
 
 def _measure_model(job: BenchJob, opened: Callable[[Journal], None]) -> None:
     items = job.items()
-    for arm in job.arms():
-        for name in _models_of(arm.drafters):
-            pull_model(name, progress=sys.stderr.isatty())
-    loaded = load(
-        job.model or "smollm2",
-        dtype=job.dtype,
-        quantize=job.quantize,
-        device=job.device,
-        implementation=job.implementation,
-        threads=job.threads,
-    )
+    loaded = load(job.model or "smollm2", job.loading, job.drafters_of_arms())
     with waiting("reading the model's files"):
         settings = _settings(job, items) | _model_settings(job, loaded)
     journal = Journal(job.out, settings, lambda: _provenance(loaded))
@@ -150,7 +141,7 @@ def _show(document: dict[str, Any], rounds: list[Round], folder: Path, *, html: 
 def _settings(job: BenchJob, items: list[tuple[str, PromptItem]]) -> dict[str, Any]:
     """What changes the measurement, whatever is measured."""
     return {
-        "prompts": [{"name": path.name, "sha256": _sha256(path)} for path in job.prompts],
+        "prompts": [entry for path in job.prompts for entry in file_hashes(path)],
         "num_prompts": len(items),
         "limit": job.limit,
         "per_task": job.per_task,
@@ -166,7 +157,7 @@ def _model_settings(job: BenchJob, loaded: LoadedModel) -> dict[str, Any]:
     """What changes the measurement of a model; the machine is part of it."""
     import torch
 
-    drafts = {name: file_hashes(pull_model(name)) for arm in job.arms() for name in _models_of(arm.drafters)}
+    drafts = {name: file_hashes(pull_model(name)) for name in check_drafters(job.drafters_of_arms())}
     packages = versions()
     return {
         "model": loaded.name,
@@ -218,13 +209,3 @@ def _prompts(job: BenchJob, loaded: LoadedModel, items: list[tuple[str, PromptIt
 def _sampling(job: BenchJob, loaded: LoadedModel) -> list[SamplingParams]:
     given = {"max_tokens": job.max_tokens, "seed": job.seed, "ignore_eos": job.ignore_eos}
     return [default_params(loaded.defaults, temperature=value, **given) for value in job.temperatures()]
-
-
-def _models_of(drafters: Sequence[str]) -> list[str]:
-    from outrider.drafters.registry import check_drafter
-
-    return [model for text in drafters if (model := check_drafter(text)[1].get("model"))]
-
-
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()

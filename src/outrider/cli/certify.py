@@ -5,11 +5,31 @@ from typing import Annotated
 
 import typer
 
-from outrider.cli.options import Device, Dtype, Implementation, Json, Model, Threads
+from outrider.cli.options import (
+    DRAFTING,
+    SAMPLING,
+    Device,
+    Dtype,
+    FrequencyPenalty,
+    Implementation,
+    Json,
+    Length,
+    MinP,
+    Model,
+    PresencePenalty,
+    Quantize,
+    Raw,
+    RepetitionPenalty,
+    Temperature,
+    Threads,
+    TopK,
+    TopP,
+    Tree,
+)
 
 __all__ = ["command"]
 
-_SAMPLING, _DRAFTING, _AUDIT = "Sampling (default: the model's own settings)", "Speculation", "What is checked"
+_AUDIT = "What is checked"
 
 
 def command(
@@ -25,29 +45,25 @@ def command(
             "-d",
             metavar="<text>",
             help="As in generate; may be repeated. Default: ngram.",
-            rich_help_panel=_DRAFTING,
+            rich_help_panel=DRAFTING,
         ),
     ] = None,
     rule: Annotated[
         str,
-        typer.Option(help="match, token, block, traversal or typical (approximate).", rich_help_panel=_DRAFTING),
+        typer.Option(help="match, token, block, traversal or typical (approximate).", rich_help_panel=DRAFTING),
     ] = "match",
-    policy: Annotated[str, typer.Option(help="As in generate.", rich_help_panel=_DRAFTING)] = "fixed",
-    length: Annotated[int | None, typer.Option(help="Draft tokens a step at most.", rich_help_panel=_DRAFTING)] = None,
-    tree: Annotated[
-        str | None, typer.Option(metavar="<width>x<nodes>", help="Draft trees, as in 3x16.", rich_help_panel=_DRAFTING)
-    ] = None,
-    temperature: Annotated[
-        float | None, typer.Option(help="0 takes the most probable token.", rich_help_panel=_SAMPLING)
-    ] = None,
-    top_k: Annotated[int | None, typer.Option(help="As in generate.", rich_help_panel=_SAMPLING)] = None,
-    top_p: Annotated[float | None, typer.Option(help="As in generate.", rich_help_panel=_SAMPLING)] = None,
-    min_p: Annotated[float | None, typer.Option(help="As in generate.", rich_help_panel=_SAMPLING)] = None,
-    repetition_penalty: Annotated[float | None, typer.Option(help="As in generate.", rich_help_panel=_SAMPLING)] = None,
-    presence_penalty: Annotated[float | None, typer.Option(help="As in generate.", rich_help_panel=_SAMPLING)] = None,
-    frequency_penalty: Annotated[float | None, typer.Option(help="As in generate.", rich_help_panel=_SAMPLING)] = None,
+    policy: Annotated[str, typer.Option(help="As in generate.", rich_help_panel=DRAFTING)] = "fixed",
+    length: Length = None,
+    tree: Tree = None,
+    temperature: Temperature = None,
+    top_k: TopK = None,
+    top_p: TopP = None,
+    min_p: MinP = None,
+    repetition_penalty: RepetitionPenalty = None,
+    presence_penalty: PresencePenalty = None,
+    frequency_penalty: FrequencyPenalty = None,
     seed: Annotated[
-        int, typer.Option(help="Of the first prompt; the next has the next seed.", rich_help_panel=_SAMPLING)
+        int, typer.Option(help="Of the first prompt; the next has the next seed.", rich_help_panel=SAMPLING)
     ] = 0,
     max_tokens: Annotated[int, typer.Option(help="Output tokens at most.", rich_help_panel=_AUDIT)] = 64,
     limit: Annotated[int, typer.Option(help="Prompts at most.", rich_help_panel=_AUDIT)] = 20,
@@ -59,14 +75,13 @@ def command(
         float,
         typer.Option(help="Chance of seeing a difference of the stated size.", rich_help_panel=_AUDIT),
     ] = 0.99,
-    raw: Annotated[
-        bool, typer.Option("--raw", metavar="", help="Go on from the very text, without a chat template.")
-    ] = False,
+    raw: Raw = False,
     out: Annotated[Path, typer.Option(help="Folder of the certificate; an unfinished one goes on.")] = Path(
         "certificate"
     ),
     as_json: Json = False,
     dtype: Dtype = "auto",
+    quantize: Quantize = "none",
     device: Device = "auto",
     implementation: Implementation = "auto",
     threads: Threads = None,
@@ -77,6 +92,7 @@ def command(
     sampled texts. Leaves certificate.html and certificate.json; ends with status 1 where a claim fails.
     """
     from outrider.cli.certify_job import CertifyJob
+    from outrider.cli.loading import Loading
     from outrider.cli.options import starting
 
     sampling = {
@@ -105,10 +121,7 @@ def command(
         power=power,
         raw=raw,
         out=out,
-        dtype=dtype,
-        device=device,
-        implementation=implementation,
-        threads=threads,
+        loading=Loading(dtype, quantize, device, implementation, threads),
     )
     job.check()
     with starting():

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from outrider.cli.speculating import read_speculation
+from outrider.cli.loading import Loading
+from outrider.cli.speculating import check_drafters, read_speculation
 from outrider.core.params import SamplingParams, Speculation
 from outrider.drafters.registry import check_drafter
 from outrider.errors import InvalidRequestError
-from outrider.models.loading.load import check_dtype, check_implementation
 from outrider.policies.registry import build_policy
 
 if TYPE_CHECKING:
@@ -39,10 +39,7 @@ class CertifyJob:
     power: float
     raw: bool
     out: Path
-    dtype: str
-    device: str
-    implementation: str
-    threads: int | None
+    loading: Loading
 
     def check(self) -> None:
         """Refuse what cannot be meant.
@@ -52,10 +49,9 @@ class CertifyJob:
         """
         SamplingParams(**self.sampling)
         self.speculation()
-        self.draft_models()
+        self._check_drafters()
         build_policy(self.policy)
-        check_dtype(self.dtype)
-        check_implementation(self.implementation)
+        self.loading.check()
         for name, value, least in (("samples", self.samples, 100), ("prefixes", self.prefixes, 1)):
             if value < least:
                 raise InvalidRequestError(f"--{name} is {value}; give {least} or more.")
@@ -79,14 +75,12 @@ class CertifyJob:
         """How texts are speculated on."""
         return read_speculation(self.rule, self.length, self.tree)
 
-    def draft_models(self) -> list[str]:
-        """Names of the models that the drafters load; all options of the drafters are checked."""
-        found = [check_drafter(text) for text in self.drafters]
-        for entry, options in found:
-            if entry.name in ("none", "prediction"):
+    def _check_drafters(self) -> None:
+        """Refuse drafters that do not exist, and those that would have nothing to draft from."""
+        check_drafters(self.drafters)
+        for text in self.drafters:
+            name = check_drafter(text)[0].name
+            if name in ("none", "prediction"):
                 raise InvalidRequestError(
-                    f"--drafter {entry.name} drafts nothing here, so there would be nothing to certify; choose another."
+                    f"--drafter {name} drafts nothing here, so there would be nothing to certify; choose another."
                 )
-            check_dtype(options.get("dtype", "auto"))
-            check_implementation(options.get("implementation", "auto"))
-        return [options["model"] for _, options in found if "model" in options]

@@ -10,7 +10,9 @@ from outrider.bench.certify import Ledger, Subject, parts
 from outrider.bench.provenance import file_hashes, machine, now, versions
 from outrider.cli.certify_job import CertifyJob
 from outrider.cli.console import note, print_rows, progress_bar, waiting
-from outrider.cli.options import load, print_json
+from outrider.cli.loading import load
+from outrider.cli.options import print_json
+from outrider.cli.speculating import check_drafters
 from outrider.core.params import SamplingParams
 from outrider.engine.generate import build_engine, default_params
 from outrider.errors import InvalidRequestError
@@ -29,9 +31,7 @@ def run(job: CertifyJob, *, as_json: bool) -> bool:
     Raises:
         OutriderError: a model or the folder cannot be used, or a request failed; what was found is kept.
     """
-    for name in job.draft_models():
-        pull_model(name, progress=sys.stderr.isatty())
-    loaded = load(job.model, dtype=job.dtype, device=job.device, implementation=job.implementation, threads=job.threads)
+    loaded = load(job.model, job.loading, job.drafters)
     params = default_params(loaded.defaults, **job.sampling)
     with waiting("reading the models' files"):
         settings = _settings(job, loaded, params)
@@ -109,7 +109,7 @@ def _settings(job: CertifyJob, loaded: LoadedModel, params: SamplingParams) -> d
         "model": loaded.name,
         "model_files": file_hashes(loaded.path),
         "drafters": list(job.drafters),
-        "draft_model_files": {name: file_hashes(pull_model(name)) for name in job.draft_models()},
+        "draft_model_files": {name: file_hashes(pull_model(name)) for name in check_drafters(job.drafters)},
         "rule": job.rule,
         "policy": job.policy,
         "length": job.length,
@@ -118,6 +118,7 @@ def _settings(job: CertifyJob, loaded: LoadedModel, params: SamplingParams) -> d
         "is_greedy": params.is_greedy,
         "is_invariant": bool(getattr(loaded.target, "invariant", False)),
         "weights": loaded.target.weights,
+        "quantised": None if loaded.loss is None else asdict(loaded.loss),
         "prompts": {"name": str(job.prompts and job.prompts.name), "sha256": hashlib.sha256(data).hexdigest()},
         "limit": job.limit,
         "samples": job.samples,

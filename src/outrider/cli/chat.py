@@ -48,6 +48,7 @@ def command(
     Answers go to standard output, everything else to standard error.
     """
     from outrider.cli.chat_job import ChatJob
+    from outrider.cli.loading import Loading
 
     job = ChatJob(
         model=model,
@@ -58,13 +59,7 @@ def command(
         seed=seed,
         drafters=tuple(drafter or ()),
         policy=policy,
-        loading={
-            "dtype": dtype,
-            "quantize": quantize,
-            "device": device,
-            "implementation": implementation,
-            "threads": threads,
-        },
+        loading=Loading(dtype, quantize, device, implementation, threads),
     )
     job.check()
     with starting():

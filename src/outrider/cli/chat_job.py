@@ -4,17 +4,15 @@ This module knows words; it imports no tensor library. Invariant: a job that was
 its own or with a server, and has no option of the other.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from outrider.cli.loading import Loading
 from outrider.cli.serve_job import check_packages
+from outrider.cli.speculating import check_drafters
 from outrider.core.params import SamplingParams
-from outrider.drafters.registry import check_drafter
 from outrider.errors import InvalidRequestError
-from outrider.models.loading.load import check_dtype, check_implementation
-from outrider.models.loading.quantising import check_quantise
 from outrider.policies.registry import build_policy
 
 __all__ = ["ChatJob"]
@@ -32,7 +30,7 @@ class ChatJob:
     seed: int | None
     drafters: tuple[str, ...]
     policy: str | None
-    loading: Mapping[str, Any]
+    loading: Loading
 
     @property
     def sampling(self) -> dict[str, Any]:
@@ -53,20 +51,14 @@ class ChatJob:
             OutriderError: a value does not exist or does not go with another, or a package is missing.
         """
         SamplingParams(**self.sampling)
-        check_dtype(self.loading["dtype"])
-        check_quantise(self.loading["quantize"])
-        check_implementation(self.loading["implementation"])
+        self.loading.check()
         if self.endpoint is None:
-            for text in self.drafters:
-                check_drafter(text)
+            check_drafters(self.drafters)
             build_policy(self.policy or "heuristic")
             return
-        own = {"--drafter": self.drafters, "--policy": self.policy, "--threads": self.loading["threads"]}
-        own |= {f"--{name}": self.loading[name] != "auto" for name in ("dtype", "device", "implementation")}
-        own["--quantize"] = self.loading["quantize"] != "none"
-        for option, given in own.items():
-            if given:
-                raise InvalidRequestError(f"{option} is the server's to choose; leave it or --endpoint out.")
+        own = {"--drafter": self.drafters, "--policy": self.policy}
+        if given := [option for option, value in own.items() if value] + self.loading.given():
+            raise InvalidRequestError(f"{given[0]} is the server's to choose; leave it or --endpoint out.")
         if urlsplit(self.endpoint).scheme not in ("http", "https"):
             raise InvalidRequestError(
                 f"--endpoint is {self.endpoint!r}; give an address such as http://127.0.0.1:8000."

@@ -78,10 +78,10 @@ def _say(pieces: Iterator[str]) -> str:
 
 
 def _own_model(job: ChatJob) -> Partner:
-    from outrider.cli.options import load
+    from outrider.cli.loading import load
     from outrider.engine.generate import build_engine, default_params
 
-    loaded = load(job.model or "smollm2", **job.loading)
+    loaded = load(job.model or "smollm2", job.loading, job.drafters)
     engine = build_engine(loaded, drafters=job.drafters or ("ngram",), policy=job.policy or "heuristic")
     params = default_params(loaded.defaults, **job.sampling)
 

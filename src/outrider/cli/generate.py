@@ -5,12 +5,31 @@ from typing import Annotated
 
 import typer
 
-from outrider.cli.options import Device, Dtype, Implementation, Memory, Model, Quantize, Threads, starting
+from outrider.cli.options import (
+    DRAFTING,
+    SAMPLING,
+    Device,
+    Dtype,
+    FrequencyPenalty,
+    Implementation,
+    Length,
+    Memory,
+    MinP,
+    Model,
+    PresencePenalty,
+    Quantize,
+    Raw,
+    RepetitionPenalty,
+    Temperature,
+    Threads,
+    TopK,
+    TopP,
+    Tree,
+    starting,
+)
 
 __all__ = ["command"]
 
-_SAMPLING = "Sampling (default: the model's own settings)"
-_DRAFTING = "Speculation"
 _OUTPUT = "Output"
 
 
@@ -26,41 +45,27 @@ def command(
     ] = None,
     model: Model = "smollm2",
     system: Annotated[str | None, typer.Option(help="A system message before the prompt.")] = None,
-    raw: Annotated[
-        bool, typer.Option("--raw", metavar="", help="Go on from the very text, without a chat template.")
-    ] = False,
+    raw: Raw = False,
     max_tokens: Annotated[int, typer.Option(help="Output tokens at most.")] = 256,
-    temperature: Annotated[
-        float | None, typer.Option(help="0 takes the most probable token.", rich_help_panel=_SAMPLING)
-    ] = None,
-    top_k: Annotated[
-        int | None, typer.Option(help="Keep the k most probable tokens.", rich_help_panel=_SAMPLING)
-    ] = None,
-    top_p: Annotated[float | None, typer.Option(help="Keep this much probability.", rich_help_panel=_SAMPLING)] = None,
-    min_p: Annotated[
-        float | None, typer.Option(help="Keep tokens with this share of the best.", rich_help_panel=_SAMPLING)
-    ] = None,
-    repetition_penalty: Annotated[
-        float | None, typer.Option(help="Divides logits of used tokens; 1 is off.", rich_help_panel=_SAMPLING)
-    ] = None,
-    presence_penalty: Annotated[
-        float | None, typer.Option(help="Taken from logits of tokens in the output.", rich_help_panel=_SAMPLING)
-    ] = None,
-    frequency_penalty: Annotated[
-        float | None, typer.Option(help="The same for each time a token was used.", rich_help_panel=_SAMPLING)
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="Same seed, same text.", rich_help_panel=_SAMPLING)] = None,
+    temperature: Temperature = None,
+    top_k: TopK = None,
+    top_p: TopP = None,
+    min_p: MinP = None,
+    repetition_penalty: RepetitionPenalty = None,
+    presence_penalty: PresencePenalty = None,
+    frequency_penalty: FrequencyPenalty = None,
+    seed: Annotated[int | None, typer.Option(help="Same seed, same text.", rich_help_panel=SAMPLING)] = None,
     stop: Annotated[
         list[str] | None,
-        typer.Option(metavar="<text>", help="End before this string; may be repeated.", rich_help_panel=_SAMPLING),
+        typer.Option(metavar="<text>", help="End before this string; may be repeated.", rich_help_panel=SAMPLING),
     ] = None,
     min_tokens: Annotated[
-        int | None, typer.Option(help="No end before this many tokens.", rich_help_panel=_SAMPLING)
+        int | None, typer.Option(help="No end before this many tokens.", rich_help_panel=SAMPLING)
     ] = None,
     ignore_eos: Annotated[
-        bool, typer.Option("--ignore-eos", metavar="", help="Go on past end-of-text tokens.", rich_help_panel=_SAMPLING)
+        bool, typer.Option("--ignore-eos", metavar="", help="Go on past end-of-text tokens.", rich_help_panel=SAMPLING)
     ] = False,
-    n: Annotated[int, typer.Option("--n", help="Independent texts for the prompt.", rich_help_panel=_SAMPLING)] = 1,
+    n: Annotated[int, typer.Option("--n", help="Independent texts for the prompt.", rich_help_panel=SAMPLING)] = 1,
     drafter: Annotated[
         list[str] | None,
         typer.Option(
@@ -69,35 +74,28 @@ def command(
             metavar="<text>",
             help="none, ngram[:max=4,min=1], suffix, recycling, prediction or draft_model:model=NAME; may be repeated. "
             "Default: ngram, after prediction where there is one. All options: docs/drafters-and-policies.md.",
-            rich_help_panel=_DRAFTING,
+            rich_help_panel=DRAFTING,
         ),
     ] = None,
     prediction: Annotated[
         Path | None,
-        typer.Option(metavar="<file>", help="A file with the output that you expect.", rich_help_panel=_DRAFTING),
+        typer.Option(metavar="<file>", help="A file with the output that you expect.", rich_help_panel=DRAFTING),
     ] = None,
     policy: Annotated[
         str,
         typer.Option(
             help="heuristic[:start=4,max=16] or fixed[:length=5]. All options: docs/drafters-and-policies.md.",
-            rich_help_panel=_DRAFTING,
+            rich_help_panel=DRAFTING,
         ),
     ] = "heuristic",
-    length: Annotated[int | None, typer.Option(help="Draft tokens a step at most.", rich_help_panel=_DRAFTING)] = None,
-    tree: Annotated[
-        str | None,
-        typer.Option(
-            metavar="<width>x<nodes>",
-            help="Draft trees instead of chains, such as 3x16: children of a node and nodes of a step at most.",
-            rich_help_panel=_DRAFTING,
-        ),
-    ] = None,
+    length: Length = None,
+    tree: Tree = None,
     rule: Annotated[
         str,
         typer.Option(
             help="match (same text as without drafts); token, block (chains) or traversal (same law); typical "
             "(approximate: another law).",
-            rich_help_panel=_DRAFTING,
+            rich_help_panel=DRAFTING,
         ),
     ] = "match",
     compare: Annotated[
@@ -145,6 +143,7 @@ def command(
     The text goes to standard output, everything about it to standard error.
     """
     from outrider.cli.job import Job
+    from outrider.cli.loading import Loading
     from outrider.cli.prompt import check_one_source, check_text, read_prediction, read_prompt
     from outrider.workloads.read import read_prompts
 
@@ -185,11 +184,7 @@ def command(
         show_draft=show_draft,
         stats=stats,
         as_json=as_json,
-        dtype=dtype,
-        quantize=quantize,
-        device=device,
-        implementation=implementation,
-        threads=threads,
+        loading=Loading(dtype, quantize, device, implementation, threads),
         prompts=prompts,
         at_once=at_once,
         memory=memory,

@@ -1,16 +1,14 @@
 """What `outrider generate` does once its options are checked: load, stream, compare, sum up."""
 
-import sys
-
 from outrider.cli.comparing import compare
 from outrider.cli.console import waiting
 from outrider.cli.figures import document, summary
 from outrider.cli.job import Job
-from outrider.cli.options import load, print_json
+from outrider.cli.loading import load
+from outrider.cli.options import print_json
 from outrider.cli.writing import Writer, print_text
 from outrider.core.coins import fresh_seed
 from outrider.engine.generate import build_engine, collect, default_params, encode_prediction, encode_prompt
-from outrider.models.loading import pull_model
 
 __all__ = ["run"]
 
@@ -21,16 +19,7 @@ def run(job: Job) -> None:
     Raises:
         OutriderError: a model cannot be used, the prompt does not fit, or the run failed.
     """
-    for name in job.draft_models():
-        pull_model(name, progress=sys.stderr.isatty())
-    loaded = load(
-        job.model,
-        dtype=job.dtype,
-        device=job.device,
-        implementation=job.implementation,
-        threads=job.threads,
-        quantize=job.quantize,
-    )
+    loaded = load(job.model, job.loading, job.drafters)
     params = default_params(loaded.defaults, **{"seed": fresh_seed()} | job.sampling)
     prompt = encode_prompt(loaded.tokenizer, job.prompt, raw=job.raw, system=job.system)
     expected = None if job.prediction is None else encode_prediction(loaded.tokenizer, job.prediction)

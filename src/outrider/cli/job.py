@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from outrider.cli.speculating import read_speculation
+from outrider.cli.loading import Loading
+from outrider.cli.speculating import check_drafters, read_speculation
 from outrider.core.params import SamplingParams, Speculation
 from outrider.drafters.registry import check_drafter
 from outrider.engine.config import EngineConfig
 from outrider.errors import InvalidRequestError
-from outrider.models.loading.load import check_dtype, check_implementation
-from outrider.models.loading.quantising import check_quantise
 from outrider.policies.registry import build_policy
 
 __all__ = ["Job"]
@@ -38,11 +37,7 @@ class Job:
     show_draft: bool
     stats: bool
     as_json: bool
-    dtype: str
-    device: str
-    implementation: str
-    threads: int | None
-    quantize: str = "none"
+    loading: Loading
     prediction: str | None = None
     prompts: Path | None = None
     at_once: int = 16
@@ -60,12 +55,10 @@ class Job:
         """
         SamplingParams(**self.sampling)
         self.speculation()
-        self.draft_models()
+        check_drafters(self.drafters)
         self.config()
         self._check_many()
-        check_dtype(self.dtype)
-        check_quantise(self.quantize)
-        check_implementation(self.implementation)
+        self.loading.check()
         build_policy(self.policy)
         if self.raw and self.system is not None:
             raise InvalidRequestError("--system needs the chat template that --raw leaves out; give one of them.")
@@ -101,12 +94,3 @@ class Job:
     def speculation(self) -> Speculation:
         """How the request may be speculated on."""
         return read_speculation(self.rule, self.length, self.tree)
-
-    def draft_models(self) -> list[str]:
-        """Names of the models that the drafters load; all options of the drafters are checked."""
-        options = [check_drafter(text)[1] for text in self.drafters]
-        for given in options:
-            check_dtype(given.get("dtype", "auto"))
-            check_quantise(given.get("quantize", "none"))
-            check_implementation(given.get("implementation", "auto"))
-        return [given["model"] for given in options if "model" in given]

@@ -5,25 +5,33 @@ import gc
 import json
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from outrider.cli.console import note, waiting
-
-if TYPE_CHECKING:
-    from outrider.models.loading import LoadedModel
+from outrider.cli.console import waiting
 
 __all__ = [
+    "DRAFTING",
+    "SAMPLING",
     "Device",
     "Dtype",
+    "FrequencyPenalty",
     "Implementation",
     "Json",
+    "Length",
     "Memory",
+    "MinP",
     "Model",
+    "PresencePenalty",
     "Quantize",
+    "Raw",
+    "RepetitionPenalty",
+    "Temperature",
     "Threads",
-    "load",
+    "TopK",
+    "TopP",
+    "Tree",
     "print_json",
     "starting",
 ]
@@ -51,39 +59,32 @@ Memory = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", metavar="", help="Print one JSON document instead of a table.")]
+SAMPLING = "Sampling (default: the model's own settings)"
+DRAFTING = "Speculation"
 
-
-def load(
-    name: str, *, dtype: str, device: str, implementation: str, threads: int | None, quantize: str = "none"
-) -> "LoadedModel":
-    """Load a model, with a bar while it is downloaded and a spinner while it is read.
-
-    Raises:
-        OutriderError: the model, its dtype, its device or its implementation cannot be used.
-    """
-    with starting():
-        import torch
-
-        from outrider.models.loading import load_model, pull_model
-        from outrider.models.loading.load import check_dtype, check_implementation
-        from outrider.models.loading.quantising import check_quantise
-
-    check_dtype(dtype)
-    check_implementation(implementation)
-    check_quantise(quantize)
-
-    if threads is not None:
-        torch.set_num_threads(threads)
-    pull_model(name, progress=sys.stderr.isatty())
-    with starting(f"loading {name}"):
-        loaded = load_model(
-            name, dtype=dtype, device=device, implementation=implementation, quantize=quantize, progress=False
-        )
-    if loaded.loss is not None:
-        note(f"{name}, {loaded.loss}")
-    elif quantize != "none":
-        note(f"{name} stays in bfloat16: fewer bits would lose too much")
-    return loaded
+Temperature = Annotated[float | None, typer.Option(help="0 takes the most probable token.", rich_help_panel=SAMPLING)]
+TopK = Annotated[int | None, typer.Option(help="Keep the k most probable tokens.", rich_help_panel=SAMPLING)]
+TopP = Annotated[float | None, typer.Option(help="Keep this much probability.", rich_help_panel=SAMPLING)]
+MinP = Annotated[float | None, typer.Option(help="Keep tokens with this share of the best.", rich_help_panel=SAMPLING)]
+RepetitionPenalty = Annotated[
+    float | None, typer.Option(help="Divides logits of used tokens; 1 is off.", rich_help_panel=SAMPLING)
+]
+PresencePenalty = Annotated[
+    float | None, typer.Option(help="Taken from logits of tokens in the output.", rich_help_panel=SAMPLING)
+]
+FrequencyPenalty = Annotated[
+    float | None, typer.Option(help="The same for each time a token was used.", rich_help_panel=SAMPLING)
+]
+Length = Annotated[int | None, typer.Option(help="Draft tokens a step at most.", rich_help_panel=DRAFTING)]
+Tree = Annotated[
+    str | None,
+    typer.Option(
+        metavar="<width>x<nodes>",
+        help="Draft trees instead of chains, such as 3x16: children of a node and nodes of a step at most.",
+        rich_help_panel=DRAFTING,
+    ),
+]
+Raw = Annotated[bool, typer.Option("--raw", metavar="", help="Go on from the very text, without a chat template.")]
 
 
 @contextlib.contextmanager

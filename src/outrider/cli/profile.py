@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from outrider.cli.console import print_rows, progress_bar, waiting
-from outrider.cli.options import Device, Dtype, Implementation, Json, Model, Quantize, Threads, load, print_json
+from outrider.cli.options import Device, Dtype, Implementation, Json, Model, Quantize, Threads, print_json
 
 if TYPE_CHECKING:
     from outrider.engine.calibrate import PassCost
@@ -30,8 +30,10 @@ def command(
 
     A flat row means that verifying draft tokens is nearly free on this machine; a steep one that only good drafts pay.
     """
+    from outrider.cli.loading import Loading, load
+
     wanted = _numbers("widths", widths), _numbers("contexts", contexts)
-    loaded = load(model, dtype=dtype, quantize=quantize, device=device, implementation=implementation, threads=threads)
+    loaded = load(model, Loading(dtype, quantize, device, implementation, threads))
     from outrider.engine.calibrate import measure_passes, read_bandwidth
 
     total = len(wanted[0]) * len(wanted[1]) * repeats

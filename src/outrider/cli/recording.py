@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from outrider.cli.console import note, progress_bar, waiting
-from outrider.cli.options import Device, Dtype, Implementation, Model, Threads, load
+from outrider.cli.options import Device, Dtype, Implementation, Model, Threads
 
 __all__ = ["command"]
 
@@ -60,6 +60,7 @@ def command(
     threads: Threads = None,
 ) -> None:
     """Let a model answer prompts and record what it wrote, token by token; an interrupted run can be continued."""
+    from outrider.cli.loading import Loading, load
     from outrider.core.params import SamplingParams
     from outrider.workloads import encode_item, encode_prediction, read_prompts
 
@@ -73,7 +74,9 @@ def command(
         max_tokens=max_tokens,
         logprobs=runner_ups or None,
     )
-    loaded = load(model, dtype=dtype, device=device, implementation=implementation, threads=threads)
+    loaded = load(
+        model, Loading(dtype=dtype, device=device, implementation=implementation, threads=threads), (drafter,)
+    )
     from outrider.engine.config import EngineConfig
     from outrider.engine.generate import build_engine
     from outrider.replay.record import Prompt, record, source_of

@@ -116,6 +116,7 @@ def command(
 
     One line of JSON for each request goes to standard error, without what was written. docs/server.md tells the rest.
     """
+    from outrider.cli.loading import Loading
     from outrider.cli.serve_job import ServeJob
 
     job = ServeJob(
@@ -146,13 +147,7 @@ def command(
             "shadow": shadow,
             "shadow_waiting": shadow_waiting,
         },
-        loading={
-            "dtype": dtype,
-            "quantize": quantize,
-            "device": device,
-            "implementation": implementation,
-            "threads": threads,
-        },
+        loading=Loading(dtype, quantize, device, implementation, threads),
     )
     job.check()
     with starting():

@@ -10,10 +10,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from outrider.drafters.registry import check_drafter
+from outrider.cli.loading import Loading
+from outrider.cli.speculating import check_drafters
 from outrider.errors import UnsupportedError
-from outrider.models.loading.load import check_dtype, check_implementation
-from outrider.models.loading.quantising import check_quantise
 from outrider.policies.registry import build_policy
 
 __all__ = ["ServeJob", "check_packages"]
@@ -34,7 +33,7 @@ class ServeJob:
     api_key_file: Path | None
     settings: Mapping[str, Any]
     engine: Mapping[str, Any]
-    loading: Mapping[str, Any]
+    loading: Loading
 
     def check(self) -> None:
         """Refuse what cannot be meant.
@@ -42,12 +41,9 @@ class ServeJob:
         Raises:
             OutriderError: a value does not exist, or a package is missing.
         """
-        for text in self.drafters:
-            check_drafter(text)
+        check_drafters(self.drafters)
         build_policy(self.policy)
-        check_dtype(self.loading["dtype"])
-        check_quantise(self.loading["quantize"])
-        check_implementation(self.loading["implementation"])
+        self.loading.check()
         check_packages("serve", tuple(_PACKAGES))
 
 

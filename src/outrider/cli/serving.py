@@ -3,7 +3,7 @@
 import socket
 
 from outrider.cli.console import note, waiting
-from outrider.cli.options import load
+from outrider.cli.loading import load
 from outrider.cli.serve_job import ServeJob
 from outrider.engine.config import EngineConfig
 from outrider.engine.generate import build_engine
@@ -26,7 +26,7 @@ def run(job: ServeJob) -> None:
     config = EngineConfig(**job.engine)
     listener = _listen(job.host, job.port)
     try:
-        loaded = load(job.model, **job.loading)
+        loaded = load(job.model, job.loading, job.drafters)
         with waiting("preparing drafters"):
             engine = build_engine(loaded, drafters=job.drafters, policy=job.policy, config=config)
         host, port = listener.getsockname()[:2]

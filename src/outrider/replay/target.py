@@ -16,6 +16,7 @@ from outrider.cache.slots import Slots, check_nodes
 from outrider.core.coins import At
 from outrider.core.types import IntArray
 from outrider.engine.batch import BatchLaws
+from outrider.errors import UnsupportedError
 from outrider.models.base import ForwardInputs, ForwardOutputs
 
 if TYPE_CHECKING:
@@ -121,13 +122,13 @@ class RecordedCoins:
         pairs = zip(at.request.tolist(), at.position.tolist(), strict=True)
         return np.asarray([self._token(self._texts[request], place) for request, place in pairs], dtype=np.int64)
 
-    def accept(self, prob: Any, at: At) -> Any:
+    def accept(self, prob: Any, at: At) -> Any:  # noqa: ARG002 - never asked
         """Never asked: law-exact rules need the target's laws, which a record does not hold."""
-        raise NotImplementedError("a recorded text can be replayed under the rule MATCH only")
+        raise UnsupportedError("a recorded text can be replayed under the rule match only; run a model for the others.")
 
-    def draw(self, law: Any, at: At) -> IntArray:
+    def draw(self, law: Any, at: At) -> IntArray:  # noqa: ARG002 - never asked
         """Never asked, for the same reason."""
-        raise NotImplementedError("a recorded text can be replayed under the rule MATCH only")
+        raise UnsupportedError("a recorded text can be replayed under the rule match only; run a model for the others.")
 
     @staticmethod
     def _token(text: Sequence[int], place: int) -> int:

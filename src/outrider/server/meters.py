@@ -47,27 +47,15 @@ class Meters:
 
     def __init__(self, registry: CollectorRegistry, model: str) -> None:
         label = ("model_name",)
-        self._first = Histogram(
-            f"{PREFIX}time_to_first_token_seconds",
-            "From the request to the first token of a choice.",
-            label,
-            buckets=_FIRST,
-            registry=registry,
-        ).labels(model)
-        self._per_token = Histogram(
-            f"{PREFIX}request_time_per_output_token_seconds",
-            "Decode time of a choice over the tokens that came in it.",
-            label,
-            buckets=_TOKEN,
-            registry=registry,
-        ).labels(model)
-        self._whole = Histogram(
-            f"{PREFIX}e2e_request_latency_seconds",
-            "From the request to the end of a choice.",
-            label,
-            buckets=_WHOLE,
-            registry=registry,
-        ).labels(model)
+
+        def seconds(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+            return Histogram(f"{PREFIX}{name}", text, label, buckets=buckets, registry=registry).labels(model)
+
+        self._first = seconds("time_to_first_token_seconds", "From the request to the first token of a choice.", _FIRST)
+        self._per_token = seconds(
+            "request_time_per_output_token_seconds", "Decode time of a choice over the tokens that came in it.", _TOKEN
+        )
+        self._whole = seconds("e2e_request_latency_seconds", "From the request to the end of a choice.", _WHOLE)
         self._ends = Counter(
             f"{PREFIX}request_success",
             "Choices that ended, by reason.",
