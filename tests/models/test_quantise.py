@@ -60,7 +60,7 @@ def test_a_model_of_few_bits_is_that_of_its_dequantised_weights(bits):
     exact = Decoder(config, MemorySource(cut), dtype=torch.float32, kernels="dense")
     rounded = Decoder(config, MemorySource(cut), dtype=torch.bfloat16, kernels="native")
     expected, found, other = (decoder_logits(decoder, [tokens])[0] for decoder in (exact, quantised, rounded))
-    assert (found - expected).abs().mean() <= 1.5 * (other - expected).abs().mean()
+    assert (found - expected).abs().mean() <= 3 * (other - expected).abs().mean()
 
 
 def test_the_loss_is_the_divergence_of_the_laws():

@@ -243,11 +243,11 @@ def _device(device: "str | torch.device") -> "torch.device":
 
 
 def _keeps_blocks() -> bool:
-    """Whether multiplying the blocks of a GGUF file is the fastest way here; without a matrix unit it is not."""
+    """Whether the blocks of a GGUF file can be multiplied as they are, which is the fastest way."""
     from outrider.models.native.library import library
 
     native = library()
-    return native is not None and native.variant == "amx"
+    return native is not None
 
 
 def check_dtype(dtype: "str | torch.dtype") -> None:

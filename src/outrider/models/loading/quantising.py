@@ -38,7 +38,7 @@ __all__ = [
 MAX_KL = 0.05
 """Largest loss that is accepted unless the caller names another."""
 
-_ROUNDING = 1  # another way of rounding has another number, so that old figures are not taken for its own
+_ROUNDING = 2  # another way of rounding has another number, so that old figures are not taken for its own
 
 CHOICES = ("none", "auto", "int8", "int4")
 

@@ -289,7 +289,7 @@ static void attend(Scratch& scratch, const Pass& pass, const Heads& heads, const
   const uint16_t* keys = held(segment, heads, layer, 0, item.head);
   const uint16_t* values = held(segment, heads, layer, 1, item.head);
 #ifdef __AMX_BF16__
-  scratch.shapes.set(16, kStep);
+  scratch.shapes.set(16, 2 * kStep, kStep / 2);
 #endif
   lay_out_queries(scratch, queries, item, heads);
   int64_t position[kQueries], last = 0;
@@ -358,5 +358,5 @@ static void combine(const float* first, int64_t num_spans, int64_t stride, int64
   }
   for (int64_t part = 0; part < head_dim; part += kLanes)
     to_bfloat16(to.at(row, column + part / kStep * kStep) + part % kStep, load(sums + part) * (1.0f / total));
-  to.sum_steps(row, column / kStep, (column + head_dim) / kStep);
+  to.write_bytes(row, column / kStep, (column + head_dim) / kStep);
 }

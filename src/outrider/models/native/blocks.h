@@ -1,30 +1,23 @@
-// Products with matrices in the blocks of a GGUF file: small integers with a scale, and a minimum, for 16 or 32 inputs.
+// Matrices in the blocks of a GGUF file: small integers with a scale, and a minimum, for 16 or 32 inputs.
 //
-// y[n] = sum over blocks of scale[n] * (sum of q[n][k] * x[k]) + minimum[n] * (sum of x[k]). The integers are exact in
-// bfloat16 and the scales stay as the file has them, so a product loses nothing but its rows' own rounding.
-//
-// A packed matrix is a row of tiles of 16 outputs; a tile is a row of records, read from front to back:
-//   kInt4   32 inputs: [4][32 words of 4 nibbles] · scale [16] half · minimum [16] half
-//   kInt4K  256 inputs: scale [16] half · minimum [16] half · 8 x ([4][32 words] · scale [16] byte · minimum [16] byte)
-//   kInt8   32 inputs: [16 pairs][16 outputs][2] bytes · scale [16] half
-//   kInt6K  256 inputs: scale [16] half · 16 x ([2][32 words of 4 nibbles] · [32 words of 8 pairs of bits] · scale [16]
-//           signed byte), numbers 32 too large
-// Word [r][n][j] of four nibbles holds the inputs 8 r + j, + 2, + 4 and + 6 of output n, lowest bits first; a word of
-// pairs of bits the upper two of inputs j, j + 2, ... + 14 of a block of 16.
-//
-// Invariant: as in product.h, a number of the result sums its blocks in one order, whatever the number of rows.
+// A weight is scale * q, plus the minimum where there is one. A packed matrix is a row of panels of two tiles of 16 outputs;
+// a tile is a row of records, read from front to back. Four inputs j of sixteen outputs n are 64 bytes [n][j], as products
+// of bytes read them; eight of these are a step of 32 inputs. Nibbles of step 0 to 3 lie below those of 4 to 7.
+//   kInt4   32 inputs: [4][64] pairs of nibbles · scale [16] half · minimum [16] half
+//   kInt4K  256 inputs: scale [16] half · minimum [16] half · 8 x ([4][64] pairs of nibbles · scale [16] byte · minimum [16] byte)
+//   kInt8   32 inputs: [8][64] signed bytes · scale [16] half
+//   kInt6K  256 inputs: scale [16] half · 16 x ([2][64] pairs of nibbles · [64] four pairs of upper bits · scale [16] signed
+//           byte), 16 inputs each, numbers 32 too large
 #pragma once
-#include <immintrin.h>
-
-#include "product.h"
+#include "rows.h"
 
 enum Kind : int64_t { kBfloat16 = 0, kInt4 = 1, kInt4K = 2, kInt8 = 3, kInt6K = 4 };
 
 constexpr int kTile = 16;        // outputs of a tile
 constexpr int kSuperblock = 256;  // inputs of a record with scales of scales
 
-static inline int64_t record_inputs(int64_t kind) { return kind == kInt4 || kind == kInt8 ? 32 : kSuperblock; }
-static inline int64_t record_bytes(int64_t kind) {
+static constexpr int64_t record_inputs(int64_t kind) { return kind == kInt4 || kind == kInt8 ? 32 : kSuperblock; }
+static constexpr int64_t record_bytes(int64_t kind) {
   switch (kind) {
     case kInt4: return 256 + 64;
     case kInt4K: return 64 + 8 * (256 + 32);
@@ -32,6 +25,8 @@ static inline int64_t record_bytes(int64_t kind) {
     default: return 32 + 16 * (192 + 16);
   }
 }
+
+static inline int64_t tile_bytes(int64_t kind, int64_t inputs) { return inputs / record_inputs(kind) * record_bytes(kind); }
 
 // Sixteen numbers of half precision.
 static inline Floats halves(const uint8_t* from) {
@@ -62,34 +57,63 @@ static inline Floats bytes(const uint8_t* from) {
 #endif
 }
 
-// A block of one tile: where its integers are, its scales and minima.
-struct Block {
-  const uint8_t* integers;
-  Floats scale, minimum;
-};
-
 template <int64_t kKind>
-static inline Block block_at(const uint8_t* tile, int64_t index) {
-  if constexpr (kKind == kInt4) {
-    const uint8_t* record = tile + index * record_bytes(kInt4);
-    return {record, halves(record + 256), halves(record + 288)};
-  } else if constexpr (kKind == kInt4K) {
-    const uint8_t* record = tile + index / 8 * record_bytes(kInt4K);
-    const uint8_t* block = record + 64 + index % 8 * 288;
-    return {block, halves(record) * bytes<false>(block + 256), halves(record + 32) * bytes<false>(block + 272)};
-  } else if constexpr (kKind == kInt8) {
-    const uint8_t* record = tile + index * record_bytes(kInt8);
-    return {record, halves(record + 512), Floats{}};
-  } else {
-    const uint8_t* record = tile + index / 16 * record_bytes(kInt6K);
-    const uint8_t* block = record + 32 + index % 16 * 208;
-    return {block, halves(record) * bytes<true>(block + 192), Floats{}};
+constexpr bool has_minimum() { return kKind == kInt4 || kKind == kInt4K; }
+
+// Where the integers of a step of a tile are.
+template <int64_t kKind>
+static inline const uint8_t* block_at(const uint8_t* tile, int64_t step) {
+  switch (kKind) {
+    case kInt4K: return tile + step / 8 * record_bytes(kKind) + 64 + step % 8 * 288;
+    case kInt6K: return tile + step / 8 * record_bytes(kKind) + 32 + step % 8 * 416;
+    default: return tile + step * record_bytes(kKind);
   }
 }
 
+// The scales of a step's outputs, and their minima; of kInt6K the scales of the first and of the last 16 inputs.
+struct Factors {
+  Floats low, high;
+};
+
 template <int64_t kKind>
-constexpr int block_inputs() { return kKind == kInt6K ? 16 : 32; }
+static inline Factors factors_at(const uint8_t* tile, int64_t step) {
+  const uint8_t* block = block_at<kKind>(tile, step);
+  const uint8_t* record = tile + step / 8 * record_bytes(kKind);  // of a superblock
+  switch (kKind) {
+    case kInt4: return {halves(block + 256), halves(block + 288)};
+    case kInt4K: return {halves(record) * bytes<false>(block + 256), halves(record + 32) * bytes<false>(block + 272)};
+    case kInt8: return {halves(block + 512), Floats{}};
+    default: return {halves(record) * bytes<true>(block + 192), halves(record) * bytes<true>(block + 400)};
+  }
+}
+
+// The integers of a step, as bytes that are too large by what the kind says.
 template <int64_t kKind>
-constexpr int integer_bytes() { return kKind == kInt8 ? 512 : kKind == kInt6K ? 192 : 256; }
+static inline void expand(const uint8_t* block, Bits* to) {
+  const auto word_at = [&](int64_t place) { return *reinterpret_cast<const Bits*>(block + place); };
+  constexpr uint32_t kNibble = 0x0f0f0f0fu, kUpper = 0x30303030u;
+  if constexpr (has_minimum<kKind>()) {
+    for (int part = 0; part < 4; part++) {
+      const Bits pairs = word_at(64 * part);
+      to[part] = pairs & kNibble;
+      to[part + 4] = pairs >> 4 & kNibble;
+    }
+  } else if constexpr (kKind == kInt6K) {
+    for (int half = 0; half < 2; half++, block += 208, to += 4) {
+      const Bits one = word_at(0), other = word_at(64), upper = word_at(128);
+      to[0] = (one & kNibble) | (upper << 4 & kUpper);
+      to[1] = (other & kNibble) | (upper << 2 & kUpper);
+      to[2] = (one >> 4 & kNibble) | (upper & kUpper);
+      to[3] = (other >> 4 & kNibble) | (upper >> 2 & kUpper);
+    }
+  } else {
+    for (int part = 0; part < 8; part++) to[part] = word_at(64 * part);
+  }
+}
+
+// Fetches what will be read a few steps later.
 template <int64_t kKind>
-constexpr bool has_minimum() { return kKind == kInt4 || kKind == kInt4K; }
+static inline void prefetch(const uint8_t* block) {
+  constexpr int64_t kBytes = record_bytes(kKind) / (record_inputs(kKind) / 32);
+  for (int64_t line = 0; line < kBytes; line += 64) _mm_prefetch(reinterpret_cast<const char*>(block) + 2048 + line, _MM_HINT_T0);
+}

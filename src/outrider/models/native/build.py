@@ -18,7 +18,7 @@ __all__ = ["VARIANTS", "build", "library_path"]
 HERE = Path(__file__).parent
 
 # name -> the compiler's architecture; the best that the CPU has is chosen when the library is loaded
-VARIANTS = {"amx": "sapphirerapids", "avx512": "x86-64-v4", "avx2": "x86-64-v3"}
+VARIANTS = {"amx": "sapphirerapids", "avx512": "cascadelake", "avx2": "x86-64-v3"}
 
 # OpenMP's own library is not linked: PyTorch has loaded one, and its threads are to do this work too
 _FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fopenmp", "-fno-math-errno", "-Wno-psabi")

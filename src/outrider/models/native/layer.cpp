@@ -29,8 +29,7 @@ void multiply_panel(TileShapes& shapes, const Matrix& matrix, const Rows& rows, 
     const uint16_t* packed = reinterpret_cast<const uint16_t*>(matrix.packed) + panel * matrix.steps() * kStepSize;
     multiply(shapes, rows, packed, matrix.steps(), tile);
   } else {
-    const int64_t size = 2 * (matrix.in / record_inputs(matrix.kind)) * record_bytes(matrix.kind);
-    multiply_quantised(shapes, matrix.kind, rows, matrix.packed + panel * size, matrix.in, tile);
+    multiply_quantised(shapes, matrix.kind, rows, matrix.packed + panel * 2 * tile_bytes(matrix.kind, matrix.in), tile);
   }
 }
 
@@ -77,7 +76,7 @@ void gated_product(TileShapes& shapes, const Matrix& gate, const Matrix& up, con
         if (gate.bias) left += load(gate.bias + column), right += load(up.bias + column);
         to_bfloat16(into + index, silu(left) * right);
       }
-      to.sum_steps(first + row, panel, panel + 1);
+      to.write_bytes(first + row, panel, panel + 1);
     }
   });
 }
@@ -102,7 +101,7 @@ void norm_row(const float* row, const float* weight, int64_t size, double eps, c
       }
     }
   }
-  rows.sum_steps(place, 0, rows.size / kStep);
+  rows.write_bytes(place, 0, rows.size / kStep);
 }
 
 // Norm (where the family has one) and rotation of one head's pairs, as bfloat16.
@@ -129,21 +128,22 @@ struct Workspace {
 
   template <typename T>
   T* take(int64_t count) {
-    constexpr int64_t page = kPage * 2;
-    const int64_t begin = (next + page - 1) / page * page;
+    const int64_t begin = (next + kPage - 1) / kPage * kPage;
     next = begin + count * int64_t(sizeof(T));
     return reinterpret_cast<T*>(begin);
   }
 
   Rows take_rows(int64_t num_rows, int64_t size) {
-    Rows rows{nullptr, nullptr, padded(size), num_rows, Rows::height_for(num_rows)};
+    Rows rows{nullptr, nullptr, nullptr, nullptr, padded(size), num_rows, Rows::height_for(num_rows)};
     rows.values = take<uint16_t>(rows.groups() * rows.group_size());
-    rows.sums = take<float>(rows.groups() * rows.sums_size());
+    rows.bytes = take<int8_t>(rows.groups() * rows.group_size());
+    rows.scales = take<Scale>(rows.groups() * rows.group_scales());
+    rows.sums = take<HalfSums>(rows.groups() * rows.group_scales());
     return rows;
   }
 
   // Bytes of a workspace for what was taken, wherever it begins.
-  int64_t bytes() const { return next + kPage * 2; }
+  int64_t bytes() const { return next + kPage; }
 };
 
 struct Buffers {
@@ -311,13 +311,13 @@ void outrider_race(const float* const* rows, const float* scales, const int64_t*
 int64_t outrider_packed_bytes(int64_t ggml_type, int64_t out, int64_t in) {
   const int64_t kind = kind_of(ggml_type);
   if (kind < 0 || in % record_inputs(kind)) return -1;
-  return (out + kPanel - 1) / kPanel * 2 * (in / record_inputs(kind)) * record_bytes(kind);
+  return (out + kPanel - 1) / kPanel * 2 * tile_bytes(kind, in);
 }
 
 // Packs rows of blocks [out, row bytes] and gives the kind.
 int64_t outrider_pack(int64_t ggml_type, const uint8_t* blocks, int64_t out, int64_t in, int64_t num_threads, uint8_t* packed) {
   const int64_t kind = kind_of(ggml_type), tiles = (out + kPanel - 1) / kPanel * 2;
-  const int64_t size = in / record_inputs(kind) * record_bytes(kind);
+  const int64_t size = tile_bytes(kind, in);
   const int64_t row_bytes = in / record_inputs(kind) * block_bytes(ggml_type);
 #pragma omp parallel for num_threads(int(num_threads))
   for (int64_t tile = 0; tile < tiles; tile++) {

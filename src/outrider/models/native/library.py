@@ -169,7 +169,7 @@ def _usable() -> list[str]:
     found = []
     if torch.cpu._is_amx_tile_supported() and torch.cpu._is_avx512_bf16_supported():
         found.append("amx")
-    if capability.startswith("AVX512"):
+    if capability.startswith("AVX512") and torch.cpu._is_vnni_supported():
         found.append("avx512")
     if capability.startswith(("AVX512", "AVX2")):
         found.append("avx2")

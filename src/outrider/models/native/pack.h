@@ -27,14 +27,12 @@ static inline int64_t block_bytes(int64_t type) {
   }
 }
 
-static void put_nibble(uint8_t* words, int input, int output, uint32_t value) {
-  const int part = input / 8, pair = input % 8 / 2, place = input % 2;
-  uint8_t* word = words + part * 64 + (output * 2 + place) * 2;
-  word[pair / 2] = uint8_t(word[pair / 2] | value << (4 * (pair % 2)));
-}
+static uint8_t& byte_of(uint8_t* bytes, int input, int output) { return bytes[input / 4 * 64 + output * 4 + input % 4]; }
 
-static void put_byte(uint8_t* bytes, int input, int output, int value) {
-  bytes[(input / 2 * kTile + output) * 2 + input % 2] = uint8_t(int8_t(value));
+// A nibble of a block of so many inputs.
+static void put_nibble(uint8_t* bytes, int inputs, int input, int output, uint32_t value) {
+  uint8_t& byte = byte_of(bytes, input % (inputs / 2), output);
+  byte = uint8_t(byte | value << (input < inputs / 2 ? 0 : 4));
 }
 
 // Scale or minimum `index` of a Q4_K block: six bits each, spread over twelve bytes.
@@ -57,7 +55,7 @@ static void pack_block(int64_t type, const uint8_t* block, int output, uint8_t* 
     case kQ4_0: case kQ4_1: {
       const uint8_t* numbers = block + (type == kQ4_0 ? 2 : 4);
       for (int input = 0; input < 32; input++)
-        put_nibble(record, input, output, input < 16 ? numbers[input] & 15 : numbers[input - 16] >> 4);
+        put_nibble(record, 32, input, output, input < 16 ? numbers[input] & 15 : numbers[input - 16] >> 4);
       copy_half(block, record + 256);
       if (type == kQ4_1) copy_half(block + 2, record + 288);
       else put_half(block, -8.0f, record + 288);
@@ -68,13 +66,13 @@ static void pack_block(int64_t type, const uint8_t* block, int output, uint8_t* 
       memcpy(&fifth, block + 2, 4);
       for (int input = 0; input < 32; input++) {
         const int low = input < 16 ? block[6 + input] & 15 : block[6 + input - 16] >> 4;
-        put_byte(record, input, output, (low | int(fifth >> input & 1) << 4) - 16);
+        byte_of(record, input, output) = uint8_t((low | int(fifth >> input & 1) << 4) - 16);
       }
       copy_half(block, record + 512);
       break;
     }
     case kQ8_0:
-      for (int input = 0; input < 32; input++) put_byte(record, input, output, int8_t(block[2 + input]));
+      for (int input = 0; input < 32; input++) byte_of(record, input, output) = block[2 + input];
       copy_half(block, record + 512);
       break;
     case kQ4_K:
@@ -84,7 +82,7 @@ static void pack_block(int64_t type, const uint8_t* block, int output, uint8_t* 
         uint8_t* to = record + 64 + part * 288;
         const uint8_t* numbers = block + 16 + part / 2 * 32;
         for (int input = 0; input < 32; input++)
-          put_nibble(to, input, output, part % 2 ? numbers[input] >> 4 : numbers[input] & 15);
+          put_nibble(to, 32, input, output, part % 2 ? numbers[input] >> 4 : numbers[input] & 15);
         to[256 + output] = six_bits(block + 4, part, false);
         to[272 + output] = six_bits(block + 4, part, true);
       }
@@ -96,10 +94,9 @@ static void pack_block(int64_t type, const uint8_t* block, int output, uint8_t* 
         for (int input = 0; input < 16; input++) {
           const int index = part * 16 + input, half = index / 128, within = index % 128;
           const uint8_t low = block[half * 64 + within % 64], high = block[128 + half * 32 + within % 32];
-          put_nibble(to, input, output, within < 64 ? low & 15 : low >> 4);
-          const uint32_t upper = high >> (within / 32 * 2) & 3, pair = uint32_t(input / 2);
-          uint8_t* word = to + 128 + (output * 2 + input % 2) * 2;
-          word[pair / 4] = uint8_t(word[pair / 4] | upper << (2 * (pair % 4)));
+          put_nibble(to, 16, input, output, within < 64 ? low & 15 : low >> 4);
+          uint8_t& upper = to[128 + output * 4 + input % 4];
+          upper = uint8_t(upper | (high >> (within / 32 * 2) & 3) << (2 * (input / 4)));
         }
         to[192 + output] = block[192 + part];
       }

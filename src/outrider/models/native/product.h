@@ -5,18 +5,16 @@
 //
 // Invariant: a number of the result sums its inputs in one order, whatever the number of rows or threads.
 #pragma once
-#include "vectors.h"
+#include "rows.h"
 #ifdef __AMX_BF16__
 #include <immintrin.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
 
-constexpr int kStep = 32;                            // inputs of a step
 constexpr int kPanel = 32;                           // outputs of a panel
 constexpr int kGroup = 64;                           // most rows at once
 constexpr int64_t kStepSize = kPanel * kStep;        // numbers of a step
-constexpr int64_t kPage = 2048;                      // numbers of a page of 4096 bytes
 
 struct Matrix {
   const uint8_t* packed;
@@ -34,52 +32,23 @@ struct Tile {
   alignas(64) float values[kGroup][kPanel];
 };
 
-// Rows that products read, in tiles: [group of rows][step of 32 inputs][height rows][32] bfloat16, and the sums of those
-// 32 numbers as [group][step][height]. A tile lies in one piece and groups begin at pages, see quantised_amx.h.
-struct Rows {
-  uint16_t* values;
-  float* sums;
-  int64_t size, num_rows;  // numbers of a row, a multiple of a step
-  int64_t height;          // 16, or less where the pass has fewer rows: 1, 2, 4 or 8
-
-  static int64_t height_for(int64_t num_rows) { return num_rows > 8 ? 16 : num_rows > 4 ? 8 : num_rows > 2 ? 4 : num_rows; }
-  int64_t groups() const { return (num_rows + height - 1) / height; }
-  int64_t step_size() const { return height * kStep; }
-  int64_t group_size() const { return (size * height + kPage - 1) / kPage * kPage; }
-  int64_t sums_size() const { return size / kStep * height; }
-  // 32 numbers of a row from `column`, a multiple of 32, on
-  uint16_t* at(int64_t row, int64_t column) const {
-    return values + row / height * group_size() + column * height + row % height * kStep;
-  }
-  // writes the sums of steps [first, last) of a row
-  void sum_steps(int64_t row, int64_t first, int64_t last) const {
-    for (int64_t step = first; step < last; step++) {
-      const uint16_t* from = at(row, step * kStep);
-      sums[row / height * sums_size() + step * height + row % height] = sum(from_bfloat16(from) + from_bfloat16(from + 16));
-    }
-  }
-  // the rows from `first`, a multiple of 16, on
-  Rows from(int64_t first, int64_t count) const {
-    return {values + first / height * group_size(), sums + first / height * sums_size(), size, count, height};
-  }
-};
-
 #ifdef __AMX_BF16__
 // The shapes of the eight tile registers of this thread: 0 to 3 results, 4 and 5 rows, 6 and 7 weights.
 struct TileShapes {
-  int rows = -1, inputs = -1;
+  int rows = -1, row_bytes = -1;
 
-  void set(int new_rows, int new_inputs) {
-    if (new_rows == rows && new_inputs == inputs) return;
-    rows = new_rows, inputs = new_inputs;
+  // so many rows of so many bytes, and the weights' rows of 64
+  void set(int new_rows, int new_row_bytes, int weight_rows) {
+    if (new_rows == rows && new_row_bytes == row_bytes) return;
+    rows = new_rows, row_bytes = new_row_bytes;
     struct alignas(64) {
       uint8_t palette = 1, start_row = 0, reserved[14] = {};
       uint16_t row_bytes[16] = {};
       uint8_t rows[16] = {};
     } shapes;
     for (int tile = 0; tile < 8; tile++) {
-      shapes.row_bytes[tile] = uint16_t(tile == 4 || tile == 5 ? 2 * inputs : 64);
-      shapes.rows[tile] = uint8_t(tile < 6 ? rows : inputs / 2);
+      shapes.row_bytes[tile] = uint16_t(tile == 4 || tile == 5 ? row_bytes : 64);
+      shapes.rows[tile] = uint8_t(tile < 6 ? rows : weight_rows);
     }
     _tile_loadconfig(&shapes);
   }
@@ -120,7 +89,7 @@ static void multiply_tiles(const Rows& rows, const uint16_t* panel, int64_t step
 
 // One panel for the rows of a group.
 static inline void multiply(TileShapes& shapes, const Rows& rows, const uint16_t* panel, int64_t steps, Tile& result) {
-  shapes.set(int(rows.height), kStep);
+  shapes.set(int(rows.height), 2 * kStep, kStep / 2);
   for (int64_t first = 0; first < rows.num_rows; first += 32) {
     const Rows part = rows.from(first, rows.num_rows - first);
     if (part.num_rows > 16) multiply_tiles<true>(part, panel, steps, result.values[first]);

@@ -2,6 +2,8 @@
 //
 // Invariant: every helper treats lanes alike and apart, and NaN goes through all of them.
 #pragma once
+#include <immintrin.h>
+
 #include <cstdint>
 #include <cstring>
 
@@ -11,6 +13,9 @@ typedef uint32_t Bits __attribute__((vector_size(64), aligned(4), may_alias));
 typedef uint16_t Halves __attribute__((vector_size(32), aligned(2), may_alias));
 
 constexpr int kLanes = 16;
+
+// For what must disappear into its caller, so that arrays indexed by constants become registers.
+#define OUTRIDER_INLINE __attribute__((always_inline)) static inline
 
 static inline Floats load(const float* from) { return *reinterpret_cast<const Floats*>(from); }
 static inline void store(float* to, Floats values) { *reinterpret_cast<Floats*>(to) = values; }
@@ -58,6 +63,49 @@ static inline float sum(Floats values) {
   *reinterpret_cast<Eight*>(half) = eight;
   const Four four = *reinterpret_cast<const Four*>(half) + *reinterpret_cast<const Four*>(half + 4);
   return (four[0] + four[2]) + (four[1] + four[3]);
+}
+
+// Lane by lane a * b + c, rounded once.
+static inline Floats fused(Floats a, Floats b, Floats c) {
+#ifdef __AVX512F__
+  return (Floats)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#else
+  Floats result;
+  const float *one = reinterpret_cast<const float*>(&a), *other = reinterpret_cast<const float*>(&b);
+  for (int half = 0; half < kLanes; half += 8)
+    _mm256_storeu_ps(reinterpret_cast<float*>(&result) + half,
+                     _mm256_fmadd_ps(_mm256_loadu_ps(one + half), _mm256_loadu_ps(other + half),
+                                     _mm256_loadu_ps(reinterpret_cast<const float*>(&c) + half)));
+  return result;
+#endif
+}
+
+// The nearest integers, ties to even, of numbers below 2^22.
+static inline Ints rounded(Floats values) { return (Ints)(values + 12582912.0f) - 0x4b400000; }
+
+static inline int32_t sum(Ints values) {
+#ifdef __AVX512F__
+  return _mm512_reduce_add_epi32((__m512i)values);
+#else
+  int32_t total = 0;
+  for (int lane = 0; lane < kLanes; lane++) total += values[lane];
+  return total;
+#endif
+}
+
+static inline int32_t largest(Ints values) {
+#ifdef __AVX512F__
+  return _mm512_reduce_max_epi32((__m512i)values);
+#else
+  int32_t found = values[0];
+  for (int lane = 1; lane < kLanes; lane++) found = values[lane] > found ? values[lane] : found;
+  return found;
+#endif
+}
+
+static inline void store_bytes(int8_t* to, Ints values) {
+  typedef int8_t Bytes __attribute__((vector_size(16), aligned(1), may_alias));
+  *reinterpret_cast<Bytes*>(to) = __builtin_convertvector(values, Bytes);
 }
 
 // 2^x with a relative error below 2e-7; 0 below -126 (so for minus infinity), infinity above 128.
