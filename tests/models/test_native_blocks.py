@@ -70,7 +70,9 @@ def test_rows_are_rounded_to_bytes_and_nothing_else_is(variant, kind):
     generator = np.random.default_rng(3)
     sizes = torch.from_numpy(generator.normal(size=num_in) * np.exp(generator.normal(size=num_in))).to(torch.bfloat16)
     sizes[:40] = 0  # a whole step and a part of one
-    signs = torch.from_numpy(generator.choice([-1.0, 1.0], (num_rows, num_in))).float()  # of mean square 1: the norm keeps them
+    signs = torch.from_numpy(
+        generator.choice([-1.0, 1.0], (num_rows, num_in))
+    ).float()  # of mean square 1: the norm keeps them
     rows = (sizes.float() * signs).double().unflatten(1, (-1, 32))
     largest = rows.abs().amax(-1, keepdim=True)
     rounded = (rows * torch.where(largest > 0, 127 / largest, 0)).round() * largest / 127
@@ -125,7 +127,7 @@ def test_a_model_in_blocks_gives_the_logits_of_its_dequantised_weights(variant, 
     expected = run(exact, tokens, [100])
     logits = run(stored, tokens, [100])
     error, other = ((found - expected).abs().mean() for found in (logits, run(rounded, tokens, [100])))
-    assert error <= 3 * other  # the weights are exact, only the rows are rounded: to bytes, with a scale for each 32 numbers
+    assert error <= 3 * other  # the weights are exact, only the rows are rounded, to bytes
     assert torch.equal(run(stored, tokens, [1, 2, 13, 16, 17, 31, 20]), logits)
 
 
