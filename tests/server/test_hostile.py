@@ -126,6 +126,9 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"speculation": {"drafters": ["ngram"]}}, "speculation.drafters", "no parameter"),
     ({"speculation": {"drafter": "eagle"}}, "drafter", "not loaded; this engine has: prediction, ngram, suffix"),
     ({"speculation": {"tree": "9x3"}}, "tree", "such as 3x16"),
+    ({"speculation": {"tree": [1, 2, 3]}}, "speculation.tree", "at most 2 items"),
+    ({"speculation": {"tree": "9" * 5000}}, "tree", "such as 3x16"),
+    ({"speculation": {"drafter": ["eagle"] * 5000}}, "drafter", "this engine has: prediction, ngram, suffix"),
     ({"speculation": {"rule": "block", "tree": "2x8"}}, "tree", "TRAVERSAL"),
     ({"speculation": {"draw": "iid", "rule": "traversal"}}, "draw", "does not fit rule TRAVERSAL"),
     ({"speculation": "on"}, "speculation", "valid dictionary"),
@@ -145,6 +148,7 @@ def test_each_wrong_field_is_named(live: Live, fields: dict[str, Any], param: st
     error = answer.json()["error"]
     assert error["param"] == param
     assert words in error["message"]
+    assert len(error["message"]) < 1000
 
 
 MANY = 20_000

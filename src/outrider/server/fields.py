@@ -65,7 +65,7 @@ class SpeculationFields(_Fields):
         None, description="Drafters that may serve the request; left out: all (with another rule than match: the first)."
     )
     length: Annotated[int, Field(ge=1, le=1024)] | None = Field(None, description="Draft tokens a step at most.")
-    tree: _Word | Annotated[list[int], Field(fail_fast=True)] | None = Field(
+    tree: _Word | Annotated[list[int], Field(min_length=2, max_length=2, fail_fast=True)] | None = Field(
         None, description='Draft trees: "3x16" is width x nodes; left out: chains.'
     )
     rule: Literal["match", "token", "block", "traversal", "typical"] = Field(

@@ -150,4 +150,5 @@ def _short(text: str) -> str:
 
 
 def _plain(message: str) -> str:
-    return message.encode("ascii", "backslashreplace").decode()
+    plain = message.encode("ascii", "backslashreplace").decode()
+    return plain if len(plain) <= 800 else f"{plain[:400]} ... {plain[-300:]}"
