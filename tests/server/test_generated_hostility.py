@@ -43,7 +43,7 @@ def send(port: int, hostile: Hostile) -> int:
 def good_requests(url: str, is_over: threading.Event) -> list[str]:
     """Ask for one text again and again until it is over; the texts."""
     texts = []
-    with httpx.Client(base_url=url, timeout=60) as client:
+    with httpx.Client(base_url=url, timeout=60, headers={"Connection": "close"}) as client:
         while not is_over.is_set():
             answer = client.post(CHAT, json=GOOD)
             assert answer.status_code == 200, answer.text

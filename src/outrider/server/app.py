@@ -53,6 +53,7 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
     }.items()
 }
 _STREAM = {"text/event-stream": {"schema": {"type": "string", "description": "With stream: chunks, then [DONE]."}}}
+_ANSWERS = _ERRORS | {200: {"content": _STREAM, "description": "The answer."}}
 _LONG_TEXT = 20_000  # letters from which reading a request leaves the event loop
 
 
@@ -147,11 +148,15 @@ def create_app(worker: Worker, reader: Reader, texts: TokenTexts, settings: Sett
     )
     _add_routes(app, server)
     _add_errors(app)
-    if settings.cors_origins:
-        app.add_middleware(
-            CORSMiddleware, allow_origins=list(settings.cors_origins), allow_methods=["*"], allow_headers=["*"]
-        )
     app.add_middleware(Guard, settings=settings, on_answer=server.meters.answer)
+    if settings.cors_origins:  # around the guard, so that a page can read its refusals too
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(settings.cors_origins),
+            allow_methods=["*"],
+            allow_headers=["*"],
+            expose_headers=["Retry-After", "X-Outrider-Seed", "X-Request-Id"],
+        )
     app.state.outrider = server
     _describe(app)
     return app
@@ -164,22 +169,12 @@ async def _nothing(app: FastAPI) -> AsyncIterator[None]:  # noqa: ARG001 - the l
 
 
 def _add_routes(app: FastAPI, server: _Server) -> None:
-    @app.post(
-        "/v1/chat/completions",
-        response_model=ChatCompletion,
-        responses=_ERRORS | {200: {"content": _STREAM, "description": "The answer."}},
-        tags=["texts"],
-    )
+    @app.post("/v1/chat/completions", response_model=ChatCompletion, responses=_ANSWERS, tags=["texts"])
     async def chat_completions(request: Request, fields: ChatRequest) -> Response:
         """Answer a conversation."""
         return await server.answer(request, fields, server.reader.chat, Chat)
 
-    @app.post(
-        "/v1/completions",
-        response_model=Completion,
-        responses=_ERRORS | {200: {"content": _STREAM, "description": "The answer."}},
-        tags=["texts"],
-    )
+    @app.post("/v1/completions", response_model=Completion, responses=_ANSWERS, tags=["texts"])
     async def completions(request: Request, fields: CompletionRequest) -> Response:
         """Go on from texts."""
         return await server.answer(request, fields, server.reader.completion, Text)
