@@ -17,6 +17,7 @@ from outrider.engine.stats import SpecStats
 from outrider.workloads import PromptItem
 
 ROOT = Path(__file__).parents[2]
+PROMETHEUS = "application/openmetrics-text;version=1.0.0;q=0.8,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"  # as it asks
 
 
 def page(live: Live) -> dict[str, Any]:
@@ -133,7 +134,7 @@ def test_there_is_no_shadow_where_none_runs_and_its_sums_where_one_does() -> Non
 def test_the_dashboard_asks_for_metrics_and_labels_that_exist() -> None:
     with serving(make_engine(shadow=1.0, cache_tokens=400)) as live:
         ask(live)
-        page = live.http().get("/metrics").text
+        page = live.http().get("/metrics", headers={"Accept": PROMETHEUS}).text
     samples = [s for family in text_string_to_metric_families(page) for s in family.samples]
     labels = {sample.name: set(sample.labels) for sample in samples}
     panels = json.loads((ROOT / "deploy" / "grafana.json").read_text())["panels"]

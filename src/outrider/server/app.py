@@ -16,6 +16,7 @@ from fastapi.middleware.cors import CORSMiddleware
 from openai.types import Completion, Model
 from openai.types.chat import ChatCompletion
 from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
@@ -207,11 +208,10 @@ def _add_routes(app: FastAPI, server: _Server) -> None:
         return Status(status="ready")
 
     @app.get("/metrics", response_class=Response, tags=["operation"])
-    async def metrics(request: Request) -> Response:
+    async def metrics() -> Response:
         """Counters for Prometheus."""
-        accept = request.headers.get("accept", "")
-        body, kind = await page(server.worker, server.collector, server.registry, accept)
-        return Response(body, media_type=None, headers={"Content-Type": kind})
+        body = await page(server.worker, server.collector, server.registry)
+        return Response(body, headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
 
 
 def _forget(engine: Engine, scope: str) -> None:
