@@ -58,11 +58,11 @@ class Hostile:
 def hostile_requests(count: int, seed: int) -> Iterator[Hostile]:
     """So many of all kinds."""
     draw = random.Random(seed)
-    kinds = list(_KINDS)
+    kinds = list(KINDS)
     weights = [1 if kind in ("slow", "size", "long") else 12 for kind in kinds]
     for _ in range(count):
         kind = draw.choices(kinds, weights)[0]
-        yield _KINDS[kind](draw)
+        yield KINDS[kind](draw)
 
 
 def post(path: str, body: bytes, kind: str) -> Hostile:
@@ -181,7 +181,9 @@ def _size(draw: random.Random) -> Hostile:
 def _long(draw: random.Random) -> Hostile:
     """A list or an object that is wrong all over, as long as a body may be."""
     path, body = _start(draw)
-    name = draw.choice(["messages", "content", "prompt", "stop", "stop_token_ids", "logit_bias", "drafter", "tree", None])
+    name = draw.choice(
+        ["messages", "content", "prompt", "stop", "stop_token_ids", "logit_bias", "drafter", "tree", None]
+    )
     item = draw.choice(["-1", "[]", "null", "{}", "[-1]", "true"])
     items = ",".join([item] * ((MAX_BODY_BYTES - 1000) // (len(item) + 1)))
     fields = ",".join(f'"{number}":{item}' for number in range(5000))
@@ -228,7 +230,7 @@ def _model(draw: random.Random) -> Hostile:
     return post(path, json.dumps(body).encode(), "model")
 
 
-_KINDS: dict[str, Callable[[random.Random], Hostile]] = {
+KINDS: dict[str, Callable[[random.Random], Hostile]] = {
     "field": _field, "unknown": _unknown, "deep": _deep, "number": _number, "broken": _broken, "unicode": _unicode,
     "size": _size, "long": _long, "slow": _slow, "http": _http, "model": _model,
 }  # fmt: skip

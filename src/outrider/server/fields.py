@@ -62,7 +62,8 @@ class SpeculationFields(_Fields):
 
     off: bool = Field(False, description="Decode plainly.")
     drafter: _Word | Annotated[list[_Word], Field(fail_fast=True)] | None = Field(
-        None, description="Drafters that may serve the request; left out: all (with another rule than match: the first)."
+        None,
+        description="Drafters that may serve the request; left out: all (with another rule than match: the first).",
     )
     length: Annotated[int, Field(ge=1, le=1024)] | None = Field(None, description="Draft tokens a step at most.")
     tree: _Word | Annotated[list[int], Field(min_length=2, max_length=2, fail_fast=True)] | None = Field(
