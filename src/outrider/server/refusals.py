@@ -123,7 +123,7 @@ def refusal_of_fields(errors: Sequence[Any]) -> Refusal:
 
 
 def _closest(errors: Sequence[Any]) -> Any:
-    """Of the faults of the first field the one that lies deepest and furthest on: the branch of a union that was meant."""
+    """Of the first field's faults the deepest and furthest on: the branch of a union that was meant."""
     first = errors[0]["loc"][:2]
     mine = [error for error in errors if error["loc"][:2] == first]
     return max(reversed(mine), key=_depth)
