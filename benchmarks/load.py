@@ -6,9 +6,9 @@
 Arrivals are Poisson with a seed, or the times and lengths of an Azure trace (TIMESTAMP, ContextTokens,
 GeneratedTokens; https://github.com/Azure/AzurePublicDataset). Reports time to first token (from the moment at which
 the request should have been sent), time per output token, time between chunks, tokens/s, and goodput: the share of
-requests within both limits of the SLO, and how many a second they are. Each load is run with each of --body, so that
-on and off meet the same arrivals; to compare them, serve with `--prefix-tokens 0`, or the second finds its prompts
-cached.
+requests within both limits of the SLO, and how many a second they are. In each round each load is run with each of
+--body, so that on and off meet the same arrivals, by turns: every other round in the other order. To compare them,
+serve with `--prefix-tokens 0`, or who comes second finds its prompts cached.
 """
 
 import argparse
@@ -17,7 +17,6 @@ import csv
 import json
 import random
 import statistics
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -125,16 +124,37 @@ async def _read(stream: httpx.Response, answer: Answer, due: float) -> None:
     answer.token_seconds = (last - first) / (answer.num_tokens - num_first) if answer.num_tokens > num_first else 0.0
 
 
-async def run(options: argparse.Namespace, arrivals: Sequence[Arrival], body: dict[str, Any]) -> dict[str, Any]:
-    """One load; gives its figures."""
+async def run(
+    options: argparse.Namespace, arrivals: Sequence[Arrival], body: dict[str, Any]
+) -> tuple[list[Answer], float]:
+    """One load; gives the answers and the seconds until the last of them."""
     limits = httpx.Limits(max_connections=None)
     headers = {"Authorization": f"Bearer {options.key}"}
     async with httpx.AsyncClient(base_url=options.endpoint, timeout=600, limits=limits, headers=headers) as client:
         model = options.model or (await client.get("/v1/models")).json()["data"][0]["id"]
         start = time.perf_counter() + 0.1
         answers = await asyncio.gather(*(ask(client, model, arrival, body, start) for arrival in arrivals))
-        elapsed = time.perf_counter() - start
-    return figures(answers, elapsed, options.slo_first, options.slo_token)
+        return answers, time.perf_counter() - start
+
+
+def by_turns(
+    options: argparse.Namespace, rounds: Sequence[Sequence[Arrival]], bodies: Sequence[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Each round with each body, every other round in the other order; figures of all rounds for each body."""
+    found: list[list[tuple[list[Answer], float]]] = [[] for _ in bodies]
+    for number, arrivals in enumerate(rounds):
+        order = range(len(bodies)) if number % 2 == 0 else reversed(range(len(bodies)))
+        for place in order:
+            found[place].append(asyncio.run(run(options, arrivals, bodies[place])))
+    return [
+        figures(
+            [answer for answers, _ in runs for answer in answers],
+            sum(seconds for _, seconds in runs),
+            options.slo_first,
+            options.slo_token,
+        )
+        for runs in found
+    ]
 
 
 def figures(answers: Sequence[Answer], elapsed: float, slo_first: float, slo_token: float) -> dict[str, Any]:
@@ -200,38 +220,38 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--trace", type=Path, help="an Azure trace instead of Poisson arrivals")
     parser.add_argument("--speed", type=float, default=1.0, help="how many times as fast a trace is played")
     parser.add_argument("--longest", type=int, default=1024, help="words of a traced prompt at most")
-    parser.add_argument("--num", type=int, default=40, help="requests of a load")
+    parser.add_argument("--num", type=int, default=40, help="requests of a load in one round")
+    parser.add_argument("--rounds", type=int, default=2, help="rounds, each with every body, by turns")
     parser.add_argument("--prompts", type=Path, help="a text file, one prompt a line")
     parser.add_argument("--max-tokens", type=int, default=64)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--slo-first", type=float, default=2.0, help="seconds to the first token")
     parser.add_argument("--slo-token", type=float, default=0.1, help="seconds a token after it")
     parser.add_argument("--disconnects", type=int, default=0, help="measure so many hang-ups too (outrider's metrics)")
-    parser.add_argument("--body", action="append", help="fields of each request, as JSON; several are run one by one")
+    parser.add_argument("--body", action="append", help="fields of each request, as JSON; several are run by turns")
     return parser.parse_args()
 
 
 def main() -> None:
-    """Run each load with each body; print one line of JSON for each."""
+    """Run each load with each body; print a line of JSON for each."""
     options = parse()
     prompts = [" ".join(WORDS)]
     if options.prompts:
         prompts = [line for line in options.prompts.read_text(encoding="utf-8").splitlines() if line.strip()]
-    bodies = options.body or ["{}", '{"speculation": "off"}']
+    bodies = [json.loads(body) for body in options.body or ["{}", '{"speculation": "off"}']]
     if options.trace:
-        loads = {
-            f"trace x{options.speed:g}": azure(
-                options.trace, options.num, options.speed, options.longest, options.max_tokens
-            )
-        }
+        arrivals = azure(options.trace, options.num, options.speed, options.longest, options.max_tokens)
+        loads = {f"trace x{options.speed:g}": [arrivals] * options.rounds}
     else:
-        rates = [float(rate) for rate in options.rate.split(",")]
-        loads = {f"{rate:g}/s": poisson(rate, options.num, prompts, options.max_tokens, options.seed) for rate in rates}
-    for name, arrivals in loads.items():
-        for body in bodies:
-            result = asyncio.run(run(options, arrivals, json.loads(body)))
-            print(json.dumps({"load": name, "body": json.loads(body), **result}))
-            sys.stdout.flush()
+        seeds = range(options.seed, options.seed + options.rounds)
+        loads = {
+            f"{rate:g}/s": [poisson(rate, options.num, prompts, options.max_tokens, seed) for seed in seeds]
+            for rate in map(float, options.rate.split(","))
+        }
+    by_turns(options, [[Arrival(0.0, prompts[0], 8)]], bodies)  # not counted
+    for name, rounds in loads.items():
+        for body, result in zip(bodies, by_turns(options, rounds, bodies), strict=True):
+            print(json.dumps({"load": name, "rounds": options.rounds, "body": body, **result}), flush=True)
     if options.disconnects:
         print(json.dumps(asyncio.run(leave(options))))
 

@@ -3,17 +3,20 @@
     python benchmarks/server_overhead.py --clients 1,8 --tokens 48 --rounds 2
 
 The server runs in this process on a thread of its own as `outrider serve` runs it; the clients are processes that only
-count bytes. Both sides decode the same requests with the same engine.
+count bytes. Both sides decode the same requests with the same engine, whose threads wait for each other as there.
 """
 
 import argparse
 import json
 import multiprocessing
+import os
 import selectors
 import socket
 import statistics
 import threading
 import time
+
+os.environ.setdefault("GOMP_SPINCOUNT", "5000")  # before PyTorch is loaded, as the command line does
 
 from outrider.core.params import SamplingParams
 from outrider.engine.generate import build_engine, encode_prompt

@@ -80,7 +80,10 @@ def test_a_tree_is_width_and_nodes(tree):
     assert Speculation(tree=tree).tree == Speculation(tree=tree).shape == (3, 16)
 
 
-@pytest.mark.parametrize("tree", ["", "3", "x", "3x", "3x16x2", "axb", "0x4", "5x4", (0, 4), (2,), (2.0, 4), 7, "-1x4"])
+@pytest.mark.parametrize(
+    "tree",
+    ["", "3", "x", "3x", "3x16x2", "axb", "0x4", "5x4", (0, 4), (2,), (2.0, 4), 7, "-1x4", "ax3x16", "1x" + "9" * 5000],
+)
 def test_a_tree_that_cannot_be_meant_is_refused(tree):
     with pytest.raises(InvalidRequestError, match="tree is"):
         Speculation(tree=tree)

@@ -58,11 +58,11 @@ class Hostile:
 def hostile_requests(count: int, seed: int) -> Iterator[Hostile]:
     """So many of all kinds."""
     draw = random.Random(seed)
-    kinds = list(_KINDS)
-    weights = [1 if kind in ("slow", "size") else 12 for kind in kinds]
+    kinds = list(KINDS)
+    weights = [1 if kind in ("slow", "size", "long") else 12 for kind in kinds]
     for _ in range(count):
         kind = draw.choices(kinds, weights)[0]
-        yield _KINDS[kind](draw)
+        yield KINDS[kind](draw)
 
 
 def post(path: str, body: bytes, kind: str) -> Hostile:
@@ -178,6 +178,25 @@ def _size(draw: random.Random) -> Hostile:
     return post(path, json.dumps(body).encode(), "size")
 
 
+def _long(draw: random.Random) -> Hostile:
+    """A list or an object that is wrong all over, as long as a body may be."""
+    path, body = _start(draw)
+    name = draw.choice(
+        ["messages", "content", "prompt", "stop", "stop_token_ids", "logit_bias", "drafter", "tree", None]
+    )
+    item = draw.choice(["-1", "[]", "null", "{}", "[-1]", "true"])
+    items = ",".join([item] * ((MAX_BODY_BYTES - 1000) // (len(item) + 1)))
+    fields = ",".join(f'"{number}":{item}' for number in range(5000))
+    if name == "content":
+        path, name, items = CHAT, "messages", f'{{"role":"user","content":[{items}]}}'
+    elif name in ("drafter", "tree"):
+        name, items = "speculation", f'{{"{name}":[{items}]}}'
+    value = f"{{{fields}}}" if name == "logit_bias" else items if name == "speculation" else f"[{items}]"
+    text = json.dumps({key: other for key, other in body.items() if key != name})
+    more = fields.replace("null", "0") if name is None else f'"{name}":{value}'
+    return post(path, f"{text[:-1]},{more}}}".encode(), "long")
+
+
 def _slow(draw: random.Random) -> Hostile:
     """A body that does not come."""
     path, body = _start(draw)
@@ -211,7 +230,7 @@ def _model(draw: random.Random) -> Hostile:
     return post(path, json.dumps(body).encode(), "model")
 
 
-_KINDS: dict[str, Callable[[random.Random], Hostile]] = {
+KINDS: dict[str, Callable[[random.Random], Hostile]] = {
     "field": _field, "unknown": _unknown, "deep": _deep, "number": _number, "broken": _broken, "unicode": _unicode,
-    "size": _size, "slow": _slow, "http": _http, "model": _model,
+    "size": _size, "long": _long, "slow": _slow, "http": _http, "model": _model,
 }  # fmt: skip

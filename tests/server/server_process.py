@@ -78,8 +78,15 @@ class Process:
 
     def memory(self) -> int:
         """Bytes of anonymous memory."""
+        return self._status("RssAnon:")
+
+    def peak(self) -> int:
+        """Bytes of memory at most, since it was started."""
+        return self._status("VmHWM:")
+
+    def _status(self, name: str) -> int:
         lines = Path(f"/proc/{self.popen.pid}/status").read_text().splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon:"))
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
 
     def gauge(self, name: str) -> float:
         """A figure of its metrics page."""

@@ -104,10 +104,11 @@ def test_penalties_and_bias_are_those_of_the_engine(live: Live) -> None:
     assert answer.choices[0].message.content == wanted.text
 
 
-def test_logprobs_of_chats_are_the_target_s_own(live: Live) -> None:
-    wanted = plain(CHAT, max_tokens=20, logprobs=3)
+@pytest.mark.parametrize("more", [{}, {"temperature": 0.5, "repetition_penalty": 1.3, "seed": 2}])
+def test_logprobs_of_chats_are_the_target_s_own(live: Live, more: dict[str, Any]) -> None:
+    wanted = plain(CHAT, max_tokens=20, logprobs=3, **more)
     for stream in (False, True):
-        answer = chat(live, max_tokens=20, logprobs=True, top_logprobs=3, stream=stream)
+        answer = chat(live, max_tokens=20, logprobs=True, top_logprobs=3, stream=stream, extra_body=more)
         parts = list(answer) if stream else [answer]
         entries = [e for part in parts for c in part.choices if c.logprobs for e in c.logprobs.content]
         assert [e.logprob for e in entries] == pytest.approx([e.logprob for e in wanted.logprobs], abs=1e-4)

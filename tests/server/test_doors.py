@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import httpx
 import openai
 import pytest
 from server_helpers import CHAT, MODEL, Live, make_engine, serving, wait_until
@@ -110,6 +111,11 @@ def test_other_origins_may_ask_only_where_they_are_named(live: Live) -> None:
         assert answer.headers["access-control-allow-origin"] == "http://page.example"
         other = open_live.http().options("/v1/chat/completions", headers=page | {"Origin": "http://evil.example"})
         assert "access-control-allow-origin" not in other.headers
+        for key, status in (("k", 200), ("wrong", 401)):
+            given = post(open_live, SHORT, Origin="http://page.example", Authorization=f"Bearer {key}")
+            assert given.status_code == status
+            assert given.headers["access-control-allow-origin"] == "http://page.example", "a page can read refusals too"
+            assert "X-Outrider-Seed" in given.headers["access-control-expose-headers"]
 
 
 def shared(live: Live, key: str, salt: str | None) -> int:
@@ -146,6 +152,12 @@ def test_what_drafters_keep_is_bounded() -> None:
             )
         held = live.server.worker.call(lambda e: e.drafters._drafters["suffix"].store.num_tokens).result(30)  # type: ignore[attr-defined]
         assert held <= 1000
+
+
+def test_an_idle_connection_outlives_the_time_that_clients_keep_one(live: Live) -> None:
+    kept = httpx.Limits().keepalive_expiry  # as the official client too
+    assert kept is not None
+    assert live.server.config.timeout_keep_alive > 10 * kept
 
 
 def test_readiness_ends_before_life() -> None:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 from server_helpers import CHAT, MODEL, Live, make_engine, plain, serving, wait_until
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
@@ -17,6 +18,7 @@ from tokenizers import Tokenizer as Backend
 from outrider.models.tokenizer import SpecialTokens, Tokenizer
 from outrider.models.tokenizer.chat import ChatTemplate
 from outrider.models.toy import random_decoder
+from outrider.server.fields import ChatRequest, CompletionRequest
 
 NUM_BAD = int(os.environ.get("OUTRIDER_HOSTILE_REQUESTS", "300"))
 PATHS = {"/v1/chat/completions": {"messages": CHAT}, "/v1/completions": {"prompt": "the cat"}}
@@ -124,11 +126,16 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"speculation": {"drafters": ["ngram"]}}, "speculation.drafters", "no parameter"),
     ({"speculation": {"drafter": "eagle"}}, "drafter", "not loaded; this engine has: prediction, ngram, suffix"),
     ({"speculation": {"tree": "9x3"}}, "tree", "such as 3x16"),
+    ({"speculation": {"tree": [1, 2, 3]}}, "speculation.tree", "at most 2 items"),
+    ({"speculation": {"tree": "9" * 5000}}, "tree", "such as 3x16"),
+    ({"speculation": {"drafter": ["eagle"] * 5000}}, "drafter", "this engine has: prediction, ngram, suffix"),
     ({"speculation": {"rule": "block", "tree": "2x8"}}, "tree", "TRAVERSAL"),
     ({"speculation": {"draw": "iid", "rule": "traversal"}}, "draw", "does not fit rule TRAVERSAL"),
     ({"speculation": "on"}, "speculation", "valid dictionary"),
     ({"tools": []}, "tools", "not supported by this server"),
     ({"reasoning_effort": "low"}, "reasoning_effort", "not supported by this server"),
+    ({"logit_bias": {"1": 0, "2": 101}}, "logit_bias", "less than or equal to 100"),
+    ({"stop": "x" * 1001}, "stop", "at most 1000 characters"),
     ({"temprature": 1}, "temprature", "no parameter of this request"),
     ({"messages": [{"role": "user", "content": "a", "tool_calls": []}]}, "messages.0.tool_calls", "no parameter"),
 ]
@@ -141,6 +148,40 @@ def test_each_wrong_field_is_named(live: Live, fields: dict[str, Any], param: st
     error = answer.json()["error"]
     assert error["param"] == param
     assert words in error["message"]
+    assert len(error["message"]) < 1000
+
+
+MANY = 20_000
+LONG: dict[str, dict[str, Any]] = {
+    "messages of numbers": {"messages": [1] * MANY},
+    "empty messages": {"messages": [{}] * MANY},
+    "parts of numbers": {"messages": [{"role": "user", "content": [1] * MANY}]},
+    "parts of images": {"messages": [{"role": "user", "content": [{"type": "image_url"}] * MANY}]},
+    "messages with unknown fields": {"messages": [dict.fromkeys(map(str, range(MANY)), 1)]},
+    "texts and numbers": {"prompt": ["a", -1] * MANY},
+    "negative tokens": {"prompt": [-1] * MANY},
+    "empty prompts": {"prompt": [[]] * MANY},
+    "lists of negative tokens": {"prompt": [[-1]] * MANY},
+    "stops": {"stop": [1] * MANY},
+    "stop tokens": {"stop_token_ids": [-1] * MANY},
+    "biases": {"logit_bias": dict.fromkeys(map(str, range(MANY)), "x")},
+    "drafters": {"speculation": {"drafter": [1] * MANY}},
+    "trees": {"speculation": {"tree": [""] * MANY}},
+    "parts of a prediction": {"prediction": {"type": "content", "content": [1] * MANY}},
+    "unknown fields": dict.fromkeys((f"x{number}" for number in range(MANY)), 1),
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_a_body_that_is_wrong_all_over_costs_no_more_than_its_first_faults(live: Live, name: str) -> None:
+    kind, path = (ChatRequest, "chat/completions") if "messages" in LONG[name] else (CompletionRequest, "completions")
+    body = {"model": MODEL} | ({} if "messages" in LONG[name] else {"prompt": "a"}) | LONG[name]
+    with pytest.raises(ValidationError) as caught:
+        kind.model_validate(body)
+    assert caught.value.error_count() <= 6, "a branch of a union has one fault at most"
+    answer = live.http().post(f"/v1/{path}", json=body)
+    assert answer.status_code == 400
+    assert len(answer.text) < 1000
 
 
 def byte_tokenizer() -> Tokenizer:

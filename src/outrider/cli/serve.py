@@ -93,7 +93,7 @@ def command(
     ] = 64,
     max_body_bytes: Annotated[
         int, typer.Option(min=1024, metavar="<int>", help="Bytes of a request.", rich_help_panel=_LIMITS)
-    ] = 4 * 2**20,
+    ] = 2**20,
     body_seconds: Annotated[
         float, typer.Option(min=0.1, metavar="<number>", help="Seconds for a request to come.", rich_help_panel=_LIMITS)
     ] = 30.0,

@@ -236,7 +236,8 @@ def _read_tree(tree: object) -> tuple[int, int] | None:
     parts: list[object] = list(tree) if isinstance(tree, list | tuple) else []
     if isinstance(tree, str):
         words = tree.lower().split("x")
-        parts = [int(word) for word in words] if all(word.strip().isdecimal() for word in words) else []
+        is_pair = all(word.strip().isdecimal() and len(word) < 10 for word in words)
+        parts = [int(word) for word in words] if is_pair else []
     sizes = [int(part) for part in parts if isinstance(part, int | np.integer) and is_whole_number(part)]
     remedy = "give width x nodes with 1 <= width <= nodes, such as 3x16, or leave it out for a chain"
     _require(len(parts) == len(sizes) == 2 and 1 <= sizes[0] <= sizes[1], "tree", tree, remedy)

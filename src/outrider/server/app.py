@@ -16,6 +16,7 @@ from fastapi.middleware.cors import CORSMiddleware
 from openai.types import Completion, Model
 from openai.types.chat import ChatCompletion
 from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
@@ -53,6 +54,7 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
     }.items()
 }
 _STREAM = {"text/event-stream": {"schema": {"type": "string", "description": "With stream: chunks, then [DONE]."}}}
+_ANSWERS = _ERRORS | {200: {"content": _STREAM, "description": "The answer."}}
 _LONG_TEXT = 20_000  # letters from which reading a request leaves the event loop
 
 
@@ -147,11 +149,15 @@ def create_app(worker: Worker, reader: Reader, texts: TokenTexts, settings: Sett
     )
     _add_routes(app, server)
     _add_errors(app)
-    if settings.cors_origins:
-        app.add_middleware(
-            CORSMiddleware, allow_origins=list(settings.cors_origins), allow_methods=["*"], allow_headers=["*"]
-        )
     app.add_middleware(Guard, settings=settings, on_answer=server.meters.answer)
+    if settings.cors_origins:  # around the guard, so that a page can read its refusals too
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(settings.cors_origins),
+            allow_methods=["*"],
+            allow_headers=["*"],
+            expose_headers=["Retry-After", "X-Outrider-Seed", "X-Request-Id"],
+        )
     app.state.outrider = server
     _describe(app)
     return app
@@ -164,22 +170,12 @@ async def _nothing(app: FastAPI) -> AsyncIterator[None]:  # noqa: ARG001 - the l
 
 
 def _add_routes(app: FastAPI, server: _Server) -> None:
-    @app.post(
-        "/v1/chat/completions",
-        response_model=ChatCompletion,
-        responses=_ERRORS | {200: {"content": _STREAM, "description": "The answer."}},
-        tags=["texts"],
-    )
+    @app.post("/v1/chat/completions", response_model=ChatCompletion, responses=_ANSWERS, tags=["texts"])
     async def chat_completions(request: Request, fields: ChatRequest) -> Response:
         """Answer a conversation."""
         return await server.answer(request, fields, server.reader.chat, Chat)
 
-    @app.post(
-        "/v1/completions",
-        response_model=Completion,
-        responses=_ERRORS | {200: {"content": _STREAM, "description": "The answer."}},
-        tags=["texts"],
-    )
+    @app.post("/v1/completions", response_model=Completion, responses=_ANSWERS, tags=["texts"])
     async def completions(request: Request, fields: CompletionRequest) -> Response:
         """Go on from texts."""
         return await server.answer(request, fields, server.reader.completion, Text)
@@ -212,11 +208,10 @@ def _add_routes(app: FastAPI, server: _Server) -> None:
         return Status(status="ready")
 
     @app.get("/metrics", response_class=Response, tags=["operation"])
-    async def metrics(request: Request) -> Response:
+    async def metrics() -> Response:
         """Counters for Prometheus."""
-        accept = request.headers.get("accept", "")
-        body, kind = await page(server.worker, server.collector, server.registry, accept)
-        return Response(body, media_type=None, headers={"Content-Type": kind})
+        body = await page(server.worker, server.collector, server.registry)
+        return Response(body, headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
 
 
 def _forget(engine: Engine, scope: str) -> None:

@@ -1,7 +1,8 @@
 """Fields of the requests: OpenAI's own, those that vLLM made common, and `speculation`.
 
 Types and ranges of single fields are checked here, what needs the model is not. Invariants: null means "not given"; an
-unknown field is refused; numbers are finite and of the right kind, never texts or truth values.
+unknown field is refused; numbers are finite and of the right kind, never texts or truth values; the first fault of a
+list or object is enough, so that a long one which is wrong all over costs no more than to read it.
 """
 
 from typing import Annotated, Any, Literal
@@ -25,6 +26,18 @@ _Text = Annotated[str, Field(max_length=4_000_000), AfterValidator(_whole)]
 _Salt = Annotated[str, Field(max_length=256), AfterValidator(_whole)]
 _Stop = Annotated[str, Field(min_length=1, max_length=1000), AfterValidator(_whole)]
 _TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+_TokenIds = Annotated[list[_TokenId], Field(min_length=1, fail_fast=True)]
+_Bias = Annotated[float, Field(ge=-100, le=100)]
+
+
+def _first_wrong(biases: Any) -> Any:
+    """Where a number is wrong, it alone, to be refused."""
+    if not isinstance(biases, dict):
+        return biases
+    for token, bias in biases.items():
+        if type(bias) not in (int, float) or not -100 <= bias <= 100:
+            return {token: bias}
+    return biases
 
 
 class _Fields(BaseModel):
@@ -35,19 +48,27 @@ class _Fields(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _drop_nulls(cls, values: Any) -> Any:
-        """Null is the same as leaving a field out."""
+        """Null is the same as leaving a field out; of unknown fields the first is kept, to be refused."""
         if not isinstance(values, dict):
             return values
-        return {name: value for name, value in values.items() if value is not None}
+        known = cls.model_fields
+        given = {name: value for name, value in values.items() if value is not None}
+        unknown = [name for name in given if name not in known][:1]
+        return {name: given[name] for name in [*known, *unknown] if name in given}
 
 
 class SpeculationFields(_Fields):
     """How this request may be speculated on, and what the answer tells about it."""
 
     off: bool = Field(False, description="Decode plainly.")
-    drafter: _Word | list[_Word] | None = Field(None, description="Drafters that may serve the request; left out: all.")
+    drafter: _Word | Annotated[list[_Word], Field(fail_fast=True)] | None = Field(
+        None,
+        description="Drafters that may serve the request; left out: all (with another rule than match: the first).",
+    )
     length: Annotated[int, Field(ge=1, le=1024)] | None = Field(None, description="Draft tokens a step at most.")
-    tree: _Word | list[int] | None = Field(None, description='Draft trees: "3x16" is width x nodes; left out: chains.')
+    tree: _Word | Annotated[list[int], Field(min_length=2, max_length=2, fail_fast=True)] | None = Field(
+        None, description='Draft trees: "3x16" is width x nodes; left out: chains.'
+    )
     rule: Literal["match", "token", "block", "traversal", "typical"] = Field(
         "match", description="How drafts are judged; typical is approximate."
     )
@@ -90,7 +111,7 @@ class Message(_Fields):
     """A message of the conversation."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: _Text | list[TextPart]
+    content: _Text | Annotated[list[TextPart], Field(fail_fast=True)]
     name: _Word | None = None
 
     @property
@@ -103,7 +124,7 @@ class Prediction(_Fields):
     """The output that the caller expects."""
 
     type: Literal["content"]
-    content: _Text | list[TextPart]
+    content: _Text | Annotated[list[TextPart], Field(fail_fast=True)]
 
     @property
     def text(self) -> str:
@@ -122,7 +143,7 @@ class _Request(_Fields):
     seed: Annotated[int, Field(ge=-(2**63) + 1, lt=2**63)] | None = Field(
         None, description="Same seed, same text. Left out: drawn, and told in the header X-Outrider-Seed."
     )
-    stop: _Stop | Annotated[list[_Stop], Field(max_length=16)] | None = Field(
+    stop: _Stop | Annotated[list[_Stop], Field(max_length=16, fail_fast=True)] | None = Field(
         None, description="Strings that end the text; they are no part of it."
     )
     temperature: Annotated[float, Field(ge=0)] | None = Field(
@@ -135,7 +156,7 @@ class _Request(_Fields):
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = Field(
         None, description="The same for each time a token was used."
     )
-    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = Field(
+    logit_bias: Annotated[dict[str, _Bias], BeforeValidator(_first_wrong)] | None = Field(
         None, description="Token id -> number added to its logit."
     )
     response_format: ResponseFormat | None = Field(None, description="Only free text.")
@@ -153,7 +174,7 @@ class _Request(_Fields):
         None, description="No end before this many tokens."
     )
     ignore_eos: bool | None = Field(None, description="Go on past the model's end-of-text tokens.")
-    stop_token_ids: Annotated[list[_TokenId], Field(max_length=1024)] | None = Field(
+    stop_token_ids: Annotated[list[_TokenId], Field(max_length=1024, fail_fast=True)] | None = Field(
         None, description="Tokens that end the text, beside the model's own."
     )
     cache_salt: _Salt | None = Field(
@@ -180,7 +201,7 @@ class _Request(_Fields):
 class ChatRequest(_Request):
     """Body of `/v1/chat/completions`."""
 
-    messages: Annotated[list[Message], Field(min_length=1, max_length=10_000)] = Field(
+    messages: Annotated[list[Message], Field(min_length=1, max_length=10_000, fail_fast=True)] = Field(
         description="The conversation; only text."
     )
     max_completion_tokens: Annotated[int, Field(ge=1, lt=2**31)] | None = Field(
@@ -205,9 +226,9 @@ class CompletionRequest(_Request):
 
     prompt: (
         _Text
-        | Annotated[list[_Text], Field(min_length=1, max_length=1024)]
-        | Annotated[list[_TokenId], Field(min_length=1, max_length=4_000_000)]
-        | Annotated[list[Annotated[list[_TokenId], Field(min_length=1)]], Field(min_length=1, max_length=1024)]
+        | Annotated[list[_Text], Field(min_length=1, max_length=1024, fail_fast=True)]
+        | Annotated[list[_TokenId], Field(min_length=1, max_length=4_000_000, fail_fast=True)]
+        | Annotated[list[_TokenIds], Field(min_length=1, max_length=1024, fail_fast=True)]
     ) = Field(description="One or several texts, or lists of token ids.")
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = Field(
         None, description="The model's own log probabilities, with so many most probable tokens at each place."

@@ -76,7 +76,7 @@ class Guard:
             await error_response(refusal)(scope, receive, send)
             return
         caller = self._keys.find(Headers(scope=scope).get("authorization"))
-        if caller is None and scope["path"] not in _OPEN and scope["method"] != "OPTIONS":
+        if caller is None and scope["path"] not in _OPEN:
             refusal = Refusal(
                 401,
                 "the API key is missing or unknown; send it as `Authorization: Bearer KEY`.",

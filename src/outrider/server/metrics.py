@@ -9,9 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from outrider.engine.engine import Engine
@@ -146,14 +145,14 @@ class EngineCollector(Collector):
         return family
 
 
-async def page(
-    worker: Worker, collector: EngineCollector, registry: CollectorRegistry, accept: str
-) -> tuple[bytes, str]:
-    """The page and its type, from a fresh snapshot if the engine gives one soon."""
+async def page(worker: Worker, collector: EngineCollector, registry: CollectorRegistry) -> bytes:
+    """The page in Prometheus's text format, from a fresh snapshot if the engine gives one soon.
+
+    Always that format: in the newer one, for which Prometheus asks, the client writes `_` for the colon of the names.
+    """
     try:
         future = asyncio.wrap_future(worker.call(take_snapshot))
         collector.snapshot = await asyncio.wait_for(future, _WAIT_SECONDS)
     except (TimeoutError, StoppedError):
         pass
-    encode, kind = choose_encoder(accept)
-    return encode(registry), kind
+    return generate_latest(registry)

@@ -4,6 +4,7 @@ This module knows exceptions; it does not know what was asked. Invariant: a mess
 letters, names what is wrong, and repeats at most a short piece of what was sent.
 """
 
+import reprlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -117,15 +118,21 @@ def refusal_of_fields(errors: Sequence[Any]) -> Refusal:
         about = reason if error["type"] == "value_error" else f"the body is no JSON object that fits: {reason}"
         return Refusal(400, f"{about.rstrip('.')}.", code="invalid_body")
     reason = str(error["msg"]).removeprefix("Value error, ").rstrip(".")
-    message = f"{_short(name)} is {_short(repr(error.get('input')))}: {reason[:1].lower()}{reason[1:]}."
+    message = f"{_short(name)} is {_shown(error.get('input'))}: {reason[:1].lower()}{reason[1:]}."
     return Refusal(400, message, param=_short(name), code="invalid_value")
 
 
 def _closest(errors: Sequence[Any]) -> Any:
-    """Of the faults of the first field the one that lies deepest: the branch of a union that was meant."""
+    """Of the first field's faults the deepest and furthest on: the branch of a union that was meant."""
     first = errors[0]["loc"][:2]
     mine = [error for error in errors if error["loc"][:2] == first]
-    return max(reversed(mine), key=lambda error: len(error["loc"]))
+    return max(reversed(mine), key=_depth)
+
+
+def _depth(error: Any) -> tuple[int, bool, int]:
+    """How much of a value was right before the fault."""
+    last = error["loc"][-1]
+    return len(error["loc"]), not error["type"].endswith("_type"), last if isinstance(last, int) else -1
 
 
 def _is_branch(part: Any) -> bool:
@@ -133,9 +140,15 @@ def _is_branch(part: Any) -> bool:
     return isinstance(part, str) and (not part.isidentifier() or part in ("str", "int", "TextPart"))
 
 
+def _shown(value: Any) -> str:
+    """A short piece of what was sent; long lists are not written out for it."""
+    return _short(repr(value) if isinstance(value, str) else reprlib.repr(value))
+
+
 def _short(text: str) -> str:
     return text if len(text) <= 80 else f"{text[:60]}... ({len(text)} letters)"
 
 
 def _plain(message: str) -> str:
-    return message.encode("ascii", "backslashreplace").decode()
+    plain = message.encode("ascii", "backslashreplace").decode()
+    return plain if len(plain) <= 800 else f"{plain[:400]} ... {plain[-300:]}"

@@ -22,6 +22,7 @@ from outrider.server.token_texts import TokenTexts
 __all__ = ["Server", "make_server", "serve"]
 
 _LAST_SECONDS = 5.0  # for the last chunks to leave
+_IDLE_SECONDS = 75  # longer than clients and proxies keep an idle connection, so that no request meets its closing
 
 
 class Server(uvicorn.Server):
@@ -60,6 +61,7 @@ def make_server(engine: Engine, settings: Settings) -> Server:
         log_config=None,
         access_log=False,
         server_header=False,
+        timeout_keep_alive=_IDLE_SECONDS,
         timeout_graceful_shutdown=int(settings.grace_seconds + _LAST_SECONDS),
     )
     return Server(config, worker, settings.grace_seconds)

@@ -44,7 +44,7 @@ class Settings:
     max_waiting: int = 256
     max_choices: int = 64
     max_output_tokens: int | None = None
-    max_body_bytes: int = 4 * 2**20
+    max_body_bytes: int = 2**20
     body_seconds: float = 30.0
     request_seconds: float = 3600.0
     grace_seconds: float = 30.0

@@ -110,6 +110,18 @@ def test_gguf_gives_the_ids_of_the_published_tokenizer(pre: str) -> None:
     assert len(ours.tokens) == backend.get_vocab_size()
 
 
+@pytest.mark.parametrize("pre", PRE_TOKENIZERS)
+@pytest.mark.parametrize("special", [True, False])
+def test_a_long_text_has_the_ids_of_the_library_too(pre: str, special: bool) -> None:
+    backend = train(pre)
+    backend.post_processor = processors.TemplateProcessing(single="<|endoftext|> $A", special_tokens=[(SPECIAL[0], 0)])
+    text = " ".join(TEXTS) * 100
+    assert len(text) > 20_000
+    ids = backend.encode(text, add_special_tokens=special).ids
+    assert (ids[0] == 0) is special
+    assert Tokenizer(backend, SpecialTokens(bos=0, eos=2)).encode(text, add_special=special) == ids
+
+
 @pytest.mark.parametrize(
     ("pre", "flag", "starts"),
     [("gpt-2", None, False), ("gpt-2", True, True), ("llama-bpe", None, True), ("llama-bpe", False, False)],

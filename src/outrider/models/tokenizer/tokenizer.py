@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["SpecialTokens", "Tokenizer"]
 
+_LONG_TEXT = 20_000  # letters from which other threads may go on meanwhile, which the library allows for batches only
+
 
 @dataclass(frozen=True, slots=True)
 class SpecialTokens:
@@ -66,7 +68,12 @@ class Tokenizer:
             text: any text; special tokens written in it are recognised.
             add_special: add what the model expects around a plain prompt, as a rule a beginning-of-text token.
         """
-        ids: list[int] = self.backend.encode(text, add_special_tokens=add_special and self.add_bos is not False).ids
+        special = add_special and self.add_bos is not False
+        if len(text) > _LONG_TEXT:
+            encoded = self.backend.encode_batch_fast([text], add_special_tokens=special)[0]
+        else:
+            encoded = self.backend.encode(text, add_special_tokens=special)
+        ids: list[int] = encoded.ids
         bos = self.special.bos
         if add_special and self.add_bos and bos is not None and ids[:1] != [bos]:
             return [bos, *ids]
