@@ -1,18 +1,28 @@
-"""Whether drafts are worth their rows: the measured price of a row against a request's chance to be right.
+"""Whether drafts are worth their rows: the measured price of a row against a request's chance to be right, and a stake.
 
 Alone a request's draft rows are nearly free, as a pass reads the weights once whatever its width; in a full batch they
 are not. The price of a draft token is told in tokens: what a batch that decodes plainly would emit in the time that one
 more row takes. A token at depth d is right with the chance p**d, where p is the request's own share of right ones; it
-pays while that is above the price. This module knows rows, seconds and counts. Invariants: what was never timed costs
-nothing; a request's chance follows from its own outcomes alone; it never makes a draft longer.
+pays while that is above the price. A chance is a guess about texts that change, so all requests share a stake: the rows
+of a pass cost no more than it, what they gain is paid in, and so is a small share of every token. However wrong the
+chances are, drafting therefore loses little of what plain decoding would have given. This module knows rows, seconds and
+counts. Invariants: what was never timed costs nothing; a request's chance follows from its own outcomes alone; it never
+makes a draft longer; it looks at MATCH only, where no text depends on lengths.
 
 Source: the rule is the marginal form of the speed-up of Leviathan et al., 2022, arXiv 2211.17192, section 3.3, for the
 rows of a batch instead of a model's cost.
 """
 
 import math
+from collections.abc import Sequence
 
-from outrider.core.types import Outcome
+import numpy as np
+
+from outrider.core.params import Rule
+from outrider.core.tree import depths
+from outrider.core.types import IntArray, Outcome
+from outrider.policies.base import RequestView, Shape
+from outrider.policies.fixed import admit_all
 
 __all__ = ["PassCosts", "Thrift"]
 
@@ -20,8 +30,12 @@ _MEMORY = 0.98  # of a pass, after the next one
 _LEAST_PASSES = 6.0  # weights of passes, from which a slope is told
 _GUESS = 16.0  # rows that cost as much as reading the weights; until a slope is told
 _LEAST_SPREAD = 0.05  # of the rows around their mean, as a share of it, that tells a slope
+_DISTURBED = 2.0  # times what a pass's rows explain; what it took beyond that is the machine's doing
 _PRIOR_TRIES, _PRIOR_CHANCE = 2.0, 0.75
 _OWN_MEMORY = 0.97  # of a request's tries, after each of its steps: one that has stopped drafting tries again in time
+_START = 2.0  # tokens that may be lost before anything was gained
+_SHARE = 0.02  # of the tokens that come anyway, which may be lost to drafts
+_MOST = 4.0  # tokens a request, from which on gains are not staked again
 
 
 class PassCosts:
@@ -42,6 +56,9 @@ class PassCosts:
             rows: all of its rows.
             seconds: what it took, drafting for it included.
         """
+        if self._weight:
+            explained = self._seconds / self._weight * max(1.0, rows * self._weight / self._rows)
+            seconds = min(seconds, _DISTURBED * explained)
         for name, value in (
             ("_weight", 1.0),
             ("_rows", rows),
@@ -69,43 +86,77 @@ class PassCosts:
 
 
 class Thrift:
-    """The longest draft that pays, by request."""
+    """The longest draft that pays, by request, and the rows that all of them may stake."""
 
     def __init__(self) -> None:
         self.costs = PassCosts()
         self._pass = (0, 0.0)  # rows and seconds
         self._own_rows = 0  # of these, the ones of requests that decode
         self._drafting = 0.0
+        self._price, self._stake = 0.0, _START
+        self._priced: set[str] = set()  # the requests of the next pass that it looks at
         self._chances: dict[str, tuple[float, float]] = {}  # right ones and tries, both faded
 
-    def begin_step(self) -> None:
-        """The outcomes of the last pass are complete."""
+    def begin_step(self, views: Sequence[RequestView]) -> None:
+        """The outcomes of the last pass are complete; the next one is for these requests."""
         rows, seconds = self._pass
         if seconds > 0.0 and rows == self._own_rows:  # one that also read prompts says little about draft rows
             self.costs.record(rows, seconds + self._drafting)
         self._pass, self._own_rows, self._drafting = (0, 0.0), 0, 0.0
+        self._price = self.costs.price(len(views))
+        self._priced = {view.request_id for view in views if view.rule is Rule.MATCH}
 
-    def longest(self, request_id: str, num_requests: int) -> int | None:
-        """Draft tokens that pay for a request in a pass of so many; None where nothing is against any length."""
-        price = self.costs.price(num_requests)
-        if price <= 0.0:
+    @property
+    def num_rows(self) -> int | None:
+        """Draft rows that the next pass may have at most; None where they cost nothing."""
+        return None if self._price <= 0.0 else max(0, int(self._stake / self._price))
+
+    def longest(self, request_id: str) -> int | None:
+        """Draft tokens that pay for a request in the next pass; None where nothing is against any length."""
+        affordable = self.num_rows
+        if affordable is None or request_id not in self._priced:
             return None
-        right, tries = self._chances.get(request_id, (0.0, 0.0))
-        chance = (right + _PRIOR_CHANCE * _PRIOR_TRIES) / (tries + _PRIOR_TRIES)
-        if chance <= price:
+        chance = self._chance(request_id)
+        if chance <= self._price:
             return 0
-        return None if chance >= 1.0 else int(math.log(price) / math.log(chance))
+        return affordable if chance >= 1.0 else min(affordable, int(math.log(self._price) / math.log(chance)))
+
+    def admit(self, shapes: Sequence[Shape], views: Sequence[RequestView]) -> list[IntArray]:
+        """[requests] the nodes of each proposal that are verified, ascending: the likeliest as far as the stake goes."""
+        limit = self.num_rows
+        numbers = [number for number, view in enumerate(views) if view.request_id in self._priced]
+        if limit is None or sum(len(shapes[number].parents) for number in numbers) <= limit:
+            return admit_all(shapes)
+        nodes = []
+        for number in numbers:
+            chance = self._chance(views[number].request_id)
+            levels = depths(shapes[number].parents).tolist()
+            nodes += [(-(chance**depth), depth, number, node) for node, depth in enumerate(levels)]
+        kept: list[list[int]] = [[] for _ in shapes]
+        for _, _, number, node in sorted(nodes)[:limit]:
+            kept[number].append(node)
+        admitted = admit_all(shapes)
+        for number in numbers:
+            admitted[number] = np.asarray(sorted(kept[number]), dtype=np.int64)
+        return admitted
 
     def update(self, outcome: Outcome) -> None:
         """Take note of one judged pass of a request."""
         self._pass = outcome.pass_rows, outcome.verify_seconds
-        self._own_rows += 1 + len(outcome.parents)
+        num_drafted, num_right = len(outcome.parents), outcome.kept.num_accepted
+        self._own_rows += 1 + num_drafted
         self._drafting += outcome.draft_seconds
+        if outcome.request_id in self._priced:
+            gain = num_right - self._price * num_drafted
+            self._stake = min(_MOST * len(self._priced), self._stake + _SHARE + gain)
         right, tries = self._chances.get(outcome.request_id, (0.0, 0.0))
-        num_right = outcome.kept.num_accepted
         right, tries = right * _OWN_MEMORY + num_right, tries * _OWN_MEMORY + num_right + outcome.num_rejected
         self._chances[outcome.request_id] = right, tries
 
     def forget(self, request_id: str) -> None:
         """Drop what is known of a request."""
         self._chances.pop(request_id, None)
+
+    def _chance(self, request_id: str) -> float:
+        right, tries = self._chances.get(request_id, (0.0, 0.0))
+        return (right + _PRIOR_CHANCE * _PRIOR_TRIES) / (tries + _PRIOR_TRIES)
