@@ -1,5 +1,6 @@
 """Drafts in a full batch: long while their rows are cheap or surely right, short or none where they cost more."""
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -87,6 +88,17 @@ def test_not_even_where_texts_repeat_for_a_while_and_then_no_more(steps: int, co
         Heuristic(minds_costs=True), count, 0.0006, lambda place: 0.95 if place // period % 2 == 0 else 0.1, steps
     )
     assert rate > 0.95 * count / seconds(count, 0.0006)
+
+
+@pytest.mark.parametrize("chance", [0.2, 0.6, 0.8, 0.95])
+@pytest.mark.parametrize("count", [4, 16, 20])
+def test_not_even_where_passes_are_made_of_groups_of_rows(
+    monkeypatch: pytest.MonkeyPatch, count: int, chance: float
+) -> None:
+    """The seventeenth row may cost as much as the sixteen after it: what passes really took is paid, not the price."""
+    monkeypatch.setattr(sys.modules[__name__], "seconds", lambda rows, a_row: a_row * (1 + -(-rows // 16)))
+    rate, _ = simulate(Heuristic(minds_costs=True), count, 0.008, chance, 150)
+    assert rate > 0.95 * count / seconds(count, 0.008)
 
 
 def test_what_a_batch_may_stake_goes_to_the_likeliest_drafts() -> None:

@@ -3,10 +3,10 @@
 Alone a request's draft rows are nearly free, as a pass reads the weights once whatever its width; in a full batch they
 are not. The price of a draft token is told in tokens: what a batch that decodes plainly would emit in the time that one
 more row takes. A token at depth d is right with the chance p**d, where p is the request's own share of right ones; it
-pays while that is above the price. A chance is a guess about texts that change, so all requests share a stake: the rows
-of a pass cost no more than it, what they gain is paid in, and so is a small share of every token. However wrong the
-chances are, drafting therefore loses little of what plain decoding would have given. This module knows rows, seconds and
-counts. Invariants: what was never timed costs nothing; a request's chance follows from its own outcomes alone; it never
+pays while that is above the price. A chance is a guess about texts that change, and a price one about passes whose cost
+has steps, so all requests share a stake: the rows of a pass may cost no more than it, what drafts gained is paid in, what
+their pass really took is paid out, and a small share of every token is added. However wrong the guesses are, drafting
+therefore loses little of what plain decoding would have given. This module knows rows, seconds and counts. Invariants: what was never timed costs nothing; a request's chance follows from its own outcomes alone; it never
 makes a draft longer; it looks at MATCH only, where no text depends on lengths.
 
 Source: the rule is the marginal form of the speed-up of Leviathan et al., 2022, arXiv 2211.17192, section 3.3, for the
@@ -30,6 +30,7 @@ _MEMORY = 0.98  # of a pass, after the next one
 _LEAST_PASSES = 6.0  # weights of passes, from which a slope is told
 _GUESS = 16.0  # rows that cost as much as reading the weights; until a slope is told
 _LEAST_SPREAD = 0.05  # of the rows around their mean, as a share of it, that tells a slope
+_PLAIN_PASSES = 8.0  # over which the seconds of passes without drafts are averaged
 _DISTURBED = 2.0  # times what a pass's rows explain; what it took beyond that is the machine's doing
 _PRIOR_TRIES, _PRIOR_CHANCE = 2.0, 0.75
 _OWN_MEMORY = 0.97  # of a request's tries, after each of its steps: one that has stopped drafting tries again in time
@@ -47,18 +48,33 @@ class PassCosts:
 
     def __init__(self) -> None:
         self._a_row: float | None = None
+        self._plain: tuple[int, float] | None = None  # rows and faded seconds of passes without drafts
         self._weight = self._rows = self._seconds = self._rows_rows = self._rows_seconds = self._squares = 0.0
 
-    def record(self, rows: int, seconds: float) -> None:
+    def record(self, rows: int, seconds: float, num_drafted: int = 0) -> float:
         """Add a pass.
 
         Args:
             rows: all of its rows.
             seconds: what it took, drafting for it included.
+            num_drafted: of its rows, the draft tokens.
+
+        Returns:
+            What the draft tokens cost, in tokens that plain decoding would have given in that time.
         """
         if self._weight:
             explained = self._seconds / self._weight * max(1.0, rows * self._weight / self._rows)
             seconds = min(seconds, _DISTURBED * explained)
+        self._add(rows, seconds)
+        num_plain = rows - num_drafted
+        if not num_drafted:
+            before = seconds if self._plain is None else self.plain_seconds(rows)
+            self._plain = rows, before + (seconds - before) / _PLAIN_PASSES
+            return 0.0
+        plain = self.plain_seconds(num_plain)
+        return num_plain * (seconds - plain) / plain if plain > 0.0 else 0.0
+
+    def _add(self, rows: int, seconds: float) -> None:
         for name, value in (
             ("_weight", 1.0),
             ("_rows", rows),
@@ -76,6 +92,12 @@ class PassCosts:
             doubt = math.sqrt(unexplained / spread / self._weight)  # standard error of the slope
             self._a_row = max(0.0, slope - doubt / 2)
 
+    def plain_seconds(self, rows: int) -> float:
+        """What a pass of so many rows takes, as told by passes without drafts; by all of them where there was none."""
+        known_rows, seconds = self._plain or (self._rows / self._weight, self._seconds / self._weight)
+        a_row = seconds / (known_rows + _GUESS) if self._a_row is None else self._a_row
+        return seconds + a_row * (rows - known_rows)
+
     def price(self, num_requests: int) -> float:
         """Tokens that a row costs beside so many requests, from 0 (free, or never timed) to 1 (as a request)."""
         if self._a_row is None:
@@ -91,7 +113,7 @@ class Thrift:
     def __init__(self) -> None:
         self.costs = PassCosts()
         self._pass = (0, 0.0)  # rows and seconds
-        self._own_rows = 0  # of these, the ones of requests that decode
+        self._judged = self._drafted = self._gained = self._limited = 0  # requests, draft rows; right and limited ones
         self._drafting = 0.0
         self._price, self._stake = 0.0, _START
         self._priced: set[str] = set()  # the requests of the next pass that it looks at
@@ -99,12 +121,21 @@ class Thrift:
 
     def begin_step(self, views: Sequence[RequestView]) -> None:
         """The outcomes of the last pass are complete; the next one is for these requests."""
-        rows, seconds = self._pass
-        if seconds > 0.0 and rows == self._own_rows:  # one that also read prompts says little about draft rows
-            self.costs.record(rows, seconds + self._drafting)
-        self._pass, self._own_rows, self._drafting = (0, 0.0), 0, 0.0
+        self._settle()
         self._price = self.costs.price(len(views))
         self._priced = {view.request_id for view in views if view.rule is Rule.MATCH}
+
+    def _settle(self) -> None:
+        """Take the last pass into account."""
+        rows, seconds = self._pass
+        cost = self._price * self._drafted
+        if seconds > 0.0 and rows == self._judged + self._drafted:  # one that also read prompts says little
+            cost = self.costs.record(rows, seconds + self._drafting, self._drafted)
+        if self._limited:
+            self._stake += self._gained - cost * self._limited / self._drafted
+        self._stake = min(self._stake + _SHARE * self._judged, max(_START, _MOST * len(self._priced)))
+        self._pass, self._drafting = (0, 0.0), 0.0
+        self._judged = self._drafted = self._gained = self._limited = 0
 
     @property
     def num_rows(self) -> int | None:
@@ -144,11 +175,12 @@ class Thrift:
         """Take note of one judged pass of a request."""
         self._pass = outcome.pass_rows, outcome.verify_seconds
         num_drafted, num_right = len(outcome.parents), outcome.kept.num_accepted
-        self._own_rows += 1 + num_drafted
+        self._judged += 1
+        self._drafted += num_drafted
         self._drafting += outcome.draft_seconds
         if outcome.request_id in self._priced:
-            gain = num_right - self._price * num_drafted
-            self._stake = min(_MOST * len(self._priced), self._stake + _SHARE + gain)
+            self._limited += num_drafted
+            self._gained += num_right
         right, tries = self._chances.get(outcome.request_id, (0.0, 0.0))
         right, tries = right * _OWN_MEMORY + num_right, tries * _OWN_MEMORY + num_right + outcome.num_rejected
         self._chances[outcome.request_id] = right, tries
