@@ -77,9 +77,11 @@ struct Exponents {
 static inline Floats weights_of(Floats exponents) { return exp2(exponents * 1.4426950408889634f); }
 
 static inline bool any_of(Ints hits) {
-  int32_t any = 0;
-  for (int lane = 0; lane < kLanes; lane++) any |= hits[lane];
-  return any != 0;
+  typedef int64_t Four __attribute__((vector_size(32), aligned(4), may_alias));
+  Four halves[2];
+  memcpy(halves, &hits, sizeof halves);
+  const Four four = halves[0] | halves[1];
+  return ((four[0] | four[1]) | (four[2] | four[3])) != 0;
 }
 
 constexpr int64_t kGroupVectors = 8, kGroupTokens = kGroupVectors * kLanes;
@@ -128,6 +130,10 @@ static inline int64_t race_above(const Exponents& exponents, int64_t start, floa
   for_groups_above(exponents, floor, [&](int64_t first, const Floats* group) {
     Ints hits{};
     for (int64_t vector = 0; vector < kGroupVectors; vector++) {
+      if (!any_of(group[vector] > floor)) {
+        store(weights + vector * kLanes, Floats{});
+        continue;
+      }
       const uint64_t ahead = uint64_t(first + vector * kLanes) * kGamma;
       const Floats chance = short_uniforms(low + ahead, high + ahead);
       const Floats weight = select(group[vector] > floor, weights_of(group[vector]), Floats{});
@@ -137,7 +143,7 @@ static inline int64_t race_above(const Exponents& exponents, int64_t start, floa
     }
     if (!any_of(hits)) return;
     for (int64_t i = 0; i < kGroupTokens; i++) {
-      if (!(uniforms[i] <= weights[i] * limit && weights[i] > 0.0f) || first + i == start) continue;
+      if (!(weights[i] > 0.0f && uniforms[i] <= weights[i] * limit) || first + i == start) continue;
       const double time = arrival(first + i);
       if (time < first_time) {
         second_time = first_time, first_time = time, winner = first + i;
