@@ -106,8 +106,8 @@ def _match_sure(walk: Walk, laws: SureLaws, steps: Steps) -> None:
 def _match_racing(walks: list[Walk], laws: RacingLaws, coins: BatchCoins, steps: Steps) -> None:
     """Go down as far as the tokens can be drawn without writing laws out.
 
-    Where few walks are left their next nodes are raced with them, twice as many each time: one long call instead of many
-    short ones. A token is a function of its own node, so those that turn out not to be visited change nothing.
+    Where few walks are left their next nodes are raced with them, twice as many each time: one long call instead of
+    many short ones. A token is a function of its own node, so those that nobody comes to change nothing.
     """
     ahead = _AHEAD
     while walks:
