@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from outrider.analysis.enumerate import EnumeratingCoins
 from outrider.bench.toys import PROMPT, Toy, ToyLaws, draw_tree, emitted
-from outrider.core.coins import At, BatchCoins, Stream
+from outrider.core.coins import At, BatchCoins, Stream, race
 from outrider.core.fit import FITTING_DRAWS
 from outrider.core.params import Draw, Rule, SamplingParams
 from outrider.core.tree import children, path
@@ -54,6 +54,50 @@ class FixedLaws:
 
 def judge(rule, proposal, law, coins):
     return verify([rule], FixedLaws(law), [proposal], coins, [len(PROMPT)])[0]
+
+
+class RacingToyLaws(ToyLaws):
+    """Laws that also race unwritten, save after some nodes."""
+
+    def __init__(self, target, trees, silent=()):
+        super().__init__(target, trees)
+        self.silent, self.calls = set(silent), []
+
+    def race(self, requests, nodes, states):
+        self.calls.append(list(zip(requests.tolist(), nodes.tolist(), strict=True)))
+        tokens = race(np.asarray(self.at(requests, nodes)), states)
+        return np.asarray([-1 if node in self.silent else token for node, token in zip(nodes, tokens, strict=True)])
+
+
+@given(
+    st.lists(proposals(3, 7), min_size=1, max_size=4), st.integers(0, 2**40), st.sets(st.integers(-1, 6), max_size=3)
+)
+def test_racing_ahead_of_the_walks_changes_no_verdict(trees, seed, silent):
+    """Nodes that are raced before anybody stands there, and ones that are left to the written-out law."""
+    target, coins = Toy(1), BatchCoins([Stream(seed + number, 0) for number in range(len(trees))])
+    given = [Rule.MATCH] * len(trees), trees, coins, [len(PROMPT)] * len(trees)
+
+    def judged(laws):
+        return verify(given[0], laws, *given[1:])
+
+    assert judged(RacingToyLaws(target, trees, silent)) == judged(ToyLaws(target, trees))
+
+
+def test_a_lonely_chain_is_raced_in_few_calls():
+    """Twice as many nodes each time; with company each walk brings one."""
+    chain = Proposal.chain([0] * 9, source="x")
+    laws = RacingToyLaws(Toy(1), [chain])
+    always = next(
+        seed
+        for seed in range(100_000)
+        if len(verify([Rule.MATCH], ToyLaws(Toy(1), [chain]), [chain], BatchCoins([Stream(seed, 0)]), [2])[0].nodes) > 4
+    )
+    (result,) = verify([Rule.MATCH], laws, [chain], BatchCoins([Stream(always, 0)]), [2])
+    assert len(result.nodes) > 4
+    assert [len(call) for call in laws.calls][:2] == [2, 4]
+    pair = RacingToyLaws(Toy(1), [chain] * 2)
+    verify([Rule.MATCH] * 2, pair, [chain] * 2, BatchCoins([Stream(always, 0)] * 2), [2, 2])
+    assert pair.calls[0] == [(0, -1), (1, -1)]
 
 
 @given(proposals(3, 7), st.lists(st.integers(0, 2), min_size=8, max_size=8))

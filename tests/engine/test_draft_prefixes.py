@@ -61,6 +61,21 @@ def test_a_second_turn_is_not_read_again_and_drafts_the_same(rule: Rule) -> None
     assert running.drafters.state_bytes == 0
 
 
+def test_a_draft_model_whose_rows_are_gone_reads_the_text_again_and_drafts_as_when_cold() -> None:
+    """The target's rows of the first turn are kept, the draft model's are not."""
+    running, model = made()
+    first = ask(running, FIRST)
+    turn = [*first.tokens, 9, 8, 7]
+    running.drafters.forget_prefixes(None)
+    model.rows = 0
+    warm = ask(running, turn)
+    assert warm.num_reused >= len(FIRST)
+    assert model.rows >= len(turn)
+    cold = ask(made(prefix_tokens=0)[0], turn)
+    assert warm.output == cold.output
+    assert (warm.stats.drafted, warm.stats.accepts_at) == (cold.stats.drafted, cold.stats.accepts_at)
+
+
 def test_only_the_same_scope_shares() -> None:
     running, model = made()
     ask(running, FIRST, "mine")

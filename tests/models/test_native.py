@@ -8,7 +8,7 @@ import torch
 
 from outrider.core import coins
 from outrider.core.params import SamplingParams
-from outrider.core.process import History, Processor
+from outrider.core.process import History, Processor, RacingRow
 from outrider.errors import InvalidRequestError, UnsupportedError
 from outrider.models.base import ForwardInputs, Segment
 from outrider.models.decoder import Decoder
@@ -229,11 +229,76 @@ def test_softmax_rows_race_to_the_winner_of_their_written_out_laws(shape: str) -
         processor = Processor(params, rows.shape[1])
         path = processor.start(History([1]))
         found = [processor.racing_row(row, path) for row in rows]
-        winners = native.winners([row for row, _ in found], [scale for _, scale in found], states)  # type: ignore[misc]
+        winners = native.winners(found, states)  # type: ignore[arg-type]
         plain = coins.race(processor.law(rows, [path] * 3), states)
         assert all(winner in (-1, token) for winner, token in zip(winners.tolist(), plain.tolist(), strict=True))
         decided += int((winners >= 0).sum())
     assert decided > 115, "of 120"
+
+
+CUTS = {
+    "top-p": {"top_p": 0.95},
+    "narrow top-p": {"top_p": 0.3},
+    "almost all": {"top_p": 0.999999},
+    "top-k": {"top_k": 20},
+    "best": {"top_k": 1},
+    "min-p": {"min_p": 0.05},
+    "top-k and top-p": {"top_k": 50, "top_p": 0.8},
+    "everything": {"top_k": 30, "top_p": 0.9, "min_p": 0.02},
+    "idle": {"top_k": 5000, "min_p": 1e-30},
+}
+
+
+@pytest.mark.parametrize("shape", ["flat", "peaked", "broad", "banned", "tied", "few"])
+@pytest.mark.parametrize("cuts", CUTS.values(), ids=CUTS)
+def test_rows_with_cuts_race_to_the_winner_of_their_written_out_laws(shape: str, cuts: dict[str, float]) -> None:
+    """Token for token; what is too close to tell is left over, and that is rare wherever weights differ."""
+    native = library()
+    if native is None:
+        pytest.skip("the native library was not built for this machine")
+    generator = np.random.default_rng(11)
+    decided = 0
+    for number in range(20):
+        rows = generator.normal(scale={"flat": 0.05, "broad": 2.5}.get(shape, 6.0), size=(3, 5000 + 37 * number))
+        if shape == "banned":
+            rows[generator.random(rows.shape) < 0.9] = -np.inf
+        if shape == "tied":
+            rows = np.round(rows)
+        if shape == "few":
+            rows[:, 4:] = -np.inf
+        rows = rows.astype(np.float32)
+        states = coins.stream_states(np.arange(3) + 3 * number, coins.Purpose.MATCH, 3)
+        processor = Processor(SamplingParams(temperature=0.8, **cuts), rows.shape[1])  # type: ignore[arg-type]
+        path = processor.start(History([1]))
+        winners = native.winners([processor.racing_row(row, path) for row in rows], states)  # type: ignore[misc]
+        plain = coins.race(processor.law(rows, [path] * 3), states)
+        assert all(winner in (-1, token) for winner, token in zip(winners.tolist(), plain.tolist(), strict=True))
+        decided += int((winners >= 0).sum())
+    assert decided > (0 if shape == "tied" else 54), "of 60"
+
+
+def test_tokens_at_the_very_cut_are_left_to_the_written_out_law() -> None:
+    native = library()
+    if native is None:
+        pytest.skip("the native library was not built for this machine")
+    row = np.full(64, -50.0, dtype=np.float32)
+    row[:4] = np.log([0.5, 0.3, 0.2 * (1 - 1e-6), 0.2])  # three are half a rounding from being two
+
+    def outcomes(logits: np.ndarray, **cuts: float) -> tuple[set[int], set[int]]:
+        processor = Processor(SamplingParams(temperature=1.0, **cuts), 64)  # type: ignore[arg-type]
+        path = processor.start(History([1]))
+        given, law = processor.racing_row(logits, path), processor.law(logits[None, :], [path])
+        assert given is not None
+        noise = [coins.stream_states(seed, 0) for seed in range(300)]
+        found = {int(native.winners([given], states)[0]) for states in noise}
+        return found, {int(coins.race(law, states)[0]) for states in noise}
+
+    assert outcomes(row, top_k=3)[0] == {0, 1, -1}, "which of two so equal ones is third is not told from here"
+    assert outcomes(row, top_p=0.8 / 1.2)[0] == {0, 1, -1}, "whether the first two hold enough is not told from here"
+    assert outcomes(row, min_p=0.4)[0] == {0, 1, -1}
+    for cuts in ({"top_k": 2}, {"top_p": 0.6}, {"min_p": 0.5}):
+        found, written = outcomes(row, **cuts)
+        assert found == written == {0, 1}
 
 
 def test_rows_without_a_law_are_left_to_the_written_out_one() -> None:
@@ -244,9 +309,9 @@ def test_rows_without_a_law_are_left_to_the_written_out_one() -> None:
     for value in (np.nan, np.inf):
         broken = row.copy()
         broken[97] = value
-        assert native.winners([broken], [1.0], np.asarray([5])).tolist() == [-1]
-    assert native.winners([np.full_like(row, -np.inf)], [1.0], np.asarray([5])).tolist() == [-1]
-    assert native.winners([row], [1.0], np.asarray([5]))[0] >= 0
+        assert native.winners([RacingRow(broken, 1.0)], np.asarray([5])).tolist() == [-1]
+    assert native.winners([RacingRow(np.full_like(row, -np.inf), 1.0)], np.asarray([5])).tolist() == [-1]
+    assert native.winners([RacingRow(row, 1.0)], np.asarray([5]))[0] >= 0
 
 
 def test_two_tokens_that_arrive_too_close_are_left_to_the_written_out_law() -> None:
@@ -256,6 +321,6 @@ def test_two_tokens_that_arrive_too_close_are_left_to_the_written_out_law() -> N
     times = coins.exponentials(coins.uniforms_of(np.asarray(5), np.arange(2)))
     row = np.full(64, -200.0, dtype=np.float32)
     row[:2] = np.log(times)  # both arrive at 1, up to rounding
-    assert native.winners([row], [1.0], np.asarray([5])).tolist() == [-1]
+    assert native.winners([RacingRow(row, 1.0)], np.asarray([5])).tolist() == [-1]
     row[0] += 1e-3
-    assert native.winners([row], [1.0], np.asarray([5])).tolist() == [0]
+    assert native.winners([RacingRow(row, 1.0)], np.asarray([5])).tolist() == [0]

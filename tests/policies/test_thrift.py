@@ -1,5 +1,7 @@
 """Drafts in a full batch: long while their rows are cheap or surely right, short or none where they cost more."""
 
+import sys
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -7,7 +9,7 @@ import pytest
 
 from outrider.core.params import Rule
 from outrider.core.types import Kept, Outcome, Plan
-from outrider.policies.base import RequestView
+from outrider.policies.base import RequestView, Shape
 from outrider.policies.heuristic import Heuristic
 from outrider.policies.thrift import PassCosts, Thrift
 
@@ -39,22 +41,34 @@ def outcome(name: str, drafted: int, accepted: int, pass_rows: int, verify_secon
 
 
 def simulate(
-    policy: Heuristic, count: int, a_row: float, chance: float, steps: int = 400, rule: Rule = Rule.MATCH
+    policy: Heuristic,
+    count: int,
+    a_row: float,
+    chance: float | Callable[[int], float],
+    steps: int = 400,
+    rule: Rule = Rule.MATCH,
 ) -> tuple[float, list[list[int]]]:
-    """Tokens a second of so many requests whose drafts are right with one chance a token, and all lengths by step."""
+    """Tokens a second of so many requests, and all lengths by step.
+
+    Drafts are right with one chance a token, or with one that depends on where in the text the token stands.
+    """
     numbers = np.random.default_rng(3)
     views = [view(str(number), rule) for number in range(count)]
-    tokens, elapsed, lengths = 0, 0.0, []
+    written, elapsed, lengths = np.zeros(count, dtype=int), 0.0, []
     for _ in range(steps):
-        depths = [plan.max_depth for plan in policy.choose(views)]
+        wanted = [plan.max_depth for plan in policy.choose(views)]
+        shapes = [Shape(np.arange(-1, depth - 1), np.ones(depth), np.zeros(depth, dtype=np.int64)) for depth in wanted]
+        depths = [len(nodes) for nodes in policy.admit(shapes, views)]
         lengths.append(depths)
         rows = count + sum(depths)
-        right = [int(np.cumprod(numbers.random(depth) < chance).sum()) if depth else 0 for depth in depths]
-        for number, (depth, accepted) in enumerate(zip(depths, right, strict=True)):
+        for number, depth in enumerate(depths):
+            places = range(written[number], written[number] + depth)
+            chances = [chance(place) if callable(chance) else chance for place in places]
+            accepted = int(np.cumprod(numbers.random(depth) < chances).sum()) if depth else 0
             policy.update(outcome(str(number), depth, accepted, rows, seconds(rows, a_row)))
-        tokens += count + sum(right)
+            written[number] += accepted + 1
         elapsed += seconds(rows, a_row)
-    return tokens / elapsed, lengths
+    return written.sum() / elapsed, lengths
 
 
 @pytest.mark.parametrize("count", [1, 4, 16, 32])
@@ -63,6 +77,61 @@ def simulate(
 def test_drafting_is_never_notably_slower_than_not_drafting(count: int, a_row: float, chance: float) -> None:
     rate, _ = simulate(Heuristic(minds_costs=True), count, a_row, chance)
     assert rate > 0.95 * count / seconds(count, a_row)
+
+
+@pytest.mark.parametrize("steps", [30, 150])
+@pytest.mark.parametrize("count", [1, 16])
+@pytest.mark.parametrize("period", [6, 12, 30])
+def test_not_even_where_texts_repeat_for_a_while_and_then_no_more(steps: int, count: int, period: int) -> None:
+    """What a request's past says is wrong again and again: the stake bounds what that costs."""
+    rate, _ = simulate(
+        Heuristic(minds_costs=True), count, 0.0006, lambda place: 0.95 if place // period % 2 == 0 else 0.1, steps
+    )
+    assert rate > 0.95 * count / seconds(count, 0.0006)
+
+
+@pytest.mark.parametrize("chance", [0.2, 0.6, 0.8, 0.95])
+@pytest.mark.parametrize("count", [4, 16, 20])
+def test_not_even_where_passes_are_made_of_groups_of_rows(
+    monkeypatch: pytest.MonkeyPatch, count: int, chance: float
+) -> None:
+    """The seventeenth row may cost as much as the sixteen after it: what passes really took is paid, not the price."""
+    monkeypatch.setattr(sys.modules[__name__], "seconds", lambda rows, a_row: a_row * (1 + -(-rows // 16)))
+    rate, _ = simulate(Heuristic(minds_costs=True), count, 0.008, chance, 150)
+    assert rate > 0.95 * count / seconds(count, 0.008)
+
+
+def test_what_a_batch_may_stake_goes_to_the_likeliest_drafts() -> None:
+    thrift = Thrift()
+    views = [view("bad"), view("good"), view("free", Rule.TOKEN)]
+    for number in range(40):
+        for name, accepted in (("bad", 0), ("good", 4), ("free", 0)):
+            drafted = 4 * (number % 2)
+            thrift.update(
+                outcome(name, drafted, min(accepted, drafted), 3 + 3 * drafted, seconds(3 + 3 * drafted, 0.001))
+            )
+        thrift.begin_step(views)
+    chain = Shape(np.arange(-1, 39), np.ones(40), np.zeros(40, dtype=np.int64))
+    limit = thrift.num_rows
+    assert limit is not None
+    assert 2 <= limit < 80
+    bad, good, free = map(len, thrift.admit([chain] * 3, views))
+    assert bad + good == limit
+    assert good > bad
+    assert free == 40, "its text depends on its length"
+    assert [nodes.tolist() for nodes in thrift.admit([chain] * 3, views)] == [
+        [*range(bad)],
+        [*range(good)],
+        [*range(40)],
+    ]
+
+
+def test_a_stalled_pass_does_not_change_the_price() -> None:
+    costs = PassCosts()
+    for number in range(60):
+        rows = 16 + number % 48
+        costs.record(rows, seconds(rows, 0.001) * (40 if number in (30, 45) else 1))
+    assert costs.price(16) == pytest.approx(0.016 / 0.026, rel=0.2)
 
 
 def test_it_keeps_what_drafting_gives_where_rows_are_cheap() -> None:
@@ -108,8 +177,8 @@ def test_what_was_never_timed_costs_nothing_and_alike_passes_leave_a_guess() -> 
     thrift = Thrift()
     for number in range(50):
         thrift.update(replace(outcome("a", 4, 2, 10 + number % 7, 0.0)))
-        thrift.begin_step()
-    assert thrift.longest("a", 16) is None, "no times were told"
+        thrift.begin_step([view("a")])
+    assert thrift.longest("a") is None, "no times were told"
 
 
 def test_the_price_is_the_share_of_a_pass_that_goes_with_its_rows() -> None:
@@ -125,8 +194,9 @@ def test_passes_that_read_prompts_tell_nothing_about_draft_rows() -> None:
     thrift = Thrift()
     for number in range(40):
         thrift.update(outcome("a", number % 5, 0, 200 + number, 0.5))
-        thrift.begin_step()
-    assert thrift.longest("a", 16) is None
+        thrift.begin_step([view("a")])
+    assert thrift.costs.price(16) == 0.0
+    assert thrift.longest("a") == 0, "a pass without drafts comes first, to compare others with"
 
 
 def test_the_ended_are_forgotten() -> None:

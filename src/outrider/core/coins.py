@@ -118,11 +118,11 @@ gives up.
 """
 
 
-find_winners: Callable[[Sequence[Any], Sequence[float], IntArray], IntArray] | None = None
+find_winners: Callable[[Sequence[Any], IntArray], IntArray] | None = None
 """A compiled race of softmax rows, set by whoever has one, that writes no law out; the winners are the same.
 
-It is given float32 rows [V] of adjusted logits in main memory, the number that each is multiplied with, and a stream's
-state for each, and gives their tokens, -1 where it leaves the answer to `race`.
+It is given `core.process.RacingRow`s of float32 in main memory and a stream's state for each, and gives their tokens,
+-1 where it leaves the answer to `race`.
 """
 
 

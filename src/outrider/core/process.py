@@ -13,7 +13,7 @@ logit anywhere in it, or every token banned) is NaN in every entry, so that look
 import copy
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from array_api_compat import device
@@ -24,7 +24,7 @@ from outrider.core.params import SamplingParams
 from outrider.core.types import IntArray
 from outrider.errors import InvalidRequestError
 
-__all__ = ["History", "MaskState", "PathState", "Processor"]
+__all__ = ["History", "MaskState", "PathState", "Processor", "RacingRow"]
 
 _FLOORS = (1e-2, 1e-4, 1e-5, 1e-7, 0.0)
 """Shares of the largest probability down to which the cuts look, one after the other."""
@@ -48,6 +48,24 @@ class _Bans:
         if completed:
             found.append(np.asarray(completed, dtype=np.int64))
         return np.concatenate(found) if len(found) > 1 else self.always
+
+
+class RacingRow(NamedTuple):
+    """A law that is not written out: the softmax of a row of logits, and its cuts.
+
+    Attributes:
+        logits: [V] adjusted logits.
+        scale: what they are multiplied with.
+        top_k: tokens that stay at most; 0 for all.
+        top_p: share of their sum that stays.
+        min_p: share of the largest probability below which none stays.
+    """
+
+    logits: Any
+    scale: float
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
 
 
 class Processor:
@@ -143,19 +161,20 @@ class Processor:
         best = int(namespace(row).argmax(adjusted))
         return best if self._has_law(row, adjusted, best) else None
 
-    def racing_row(self, row: Any, state: PathState) -> tuple[Any, float] | None:
-        """[V] adjusted logits and their factor, of which the softmax is the law of a row; None for other laws.
+    def racing_row(self, row: Any, state: PathState) -> RacingRow | None:
+        """What the law of a row of logits [V] is made from, for whoever can draw from it unwritten; None where greedy.
 
-        Where a number of the adjusted logits is NaN or none is finite there is no law; whoever takes the softmax looks.
+        Where a number of the adjusted logits is NaN or none is finite there is no law; whoever draws looks.
         """
         params = self.params
-        if params.is_greedy or 0 < params.top_k < self.vocab_size or params.top_p < 1.0 or params.min_p > 0.0:
+        if params.is_greedy:
             return None
         self._check_age(state)
         adjusted = self._adjust(row, state)
         if adjusted is not row and not bool(namespace(row).max(row) < float("inf")):
             return None
-        return adjusted, 1.0 / params.temperature
+        top_k = params.top_k if params.top_k < self.vocab_size else 0
+        return RacingRow(adjusted, 1.0 / params.temperature, top_k, params.top_p, params.min_p)
 
     @staticmethod
     def _check_age(state: PathState) -> None:

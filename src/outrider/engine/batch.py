@@ -11,7 +11,7 @@ import numpy as np
 
 from outrider.core import coins
 from outrider.core.arrays import host_view, namespace, to_numpy, topk_values
-from outrider.core.process import PathState
+from outrider.core.process import PathState, RacingRow
 from outrider.core.steps import STEPS, Steps
 from outrider.core.tree import depths, is_chain, subset, with_ancestors
 from outrider.core.types import IntArray, Proposal, TokenLogprobs
@@ -110,17 +110,15 @@ class BatchLaws:
         if coins.find_winners is None or type(self._logits) is not np.ndarray or self._logits.dtype != np.float32:
             return winners
         places: list[int] = []
-        rows: list[Any] = []
-        scales: list[float] = []
+        rows: list[RacingRow] = []
         for place, (request, node) in enumerate(zip(requests.tolist(), nodes.tolist(), strict=True)):
             processor = self._items[request].request.processor
             found = processor.racing_row(self.row(request, node), self._state(request, node))
             if found is not None:
                 places.append(place)
-                rows.append(found[0])
-                scales.append(found[1])
+                rows.append(found)
         if places:
-            winners[places] = coins.find_winners(rows, scales, states[places])
+            winners[places] = coins.find_winners(rows, states[places])
         return winners
 
     def only_token(self, request: int, node: int) -> int | None:

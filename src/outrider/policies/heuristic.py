@@ -10,7 +10,7 @@ Source: assisted generation (J. Gante, 2023), +2 after a fully right draft and -
 
 from collections.abc import Sequence
 
-from outrider.core.params import Rule, is_whole_number
+from outrider.core.params import is_whole_number
 from outrider.core.types import IntArray, Outcome, Plan
 from outrider.errors import InvalidRequestError
 from outrider.policies.base import RequestView, Shape
@@ -62,19 +62,16 @@ class Heuristic:
     def choose(self, views: Sequence[RequestView]) -> list[Plan]:
         """One chain a request, as long as its own history suggests and its rows pay."""
         if self._thrift is not None:
-            self._thrift.begin_step()
-        return [chain_plan(view, self._paying(view, len(views)), self.drafters) for view in views]
+            self._thrift.begin_step(views)
+        return [chain_plan(view, self._paying(view.request_id), self.drafters) for view in views]
 
-    def _paying(self, view: RequestView, num_requests: int) -> int:
-        length = self.length(view.request_id)
-        if self._thrift is None or view.rule is not Rule.MATCH:
-            return length
-        most = self._thrift.longest(view.request_id, num_requests)
-        return length if most is None else min(length, most)
+    def _paying(self, request_id: str) -> int:
+        most = None if self._thrift is None else self._thrift.longest(request_id)
+        return self.length(request_id) if most is None else min(self.length(request_id), most)
 
-    def admit(self, shapes: Sequence[Shape], views: Sequence[RequestView]) -> list[IntArray]:  # noqa: ARG002 - the protocol's
-        """Everything is verified."""
-        return admit_all(shapes)
+    def admit(self, shapes: Sequence[Shape], views: Sequence[RequestView]) -> list[IntArray]:
+        """Everything is verified, or what the stake suffices for."""
+        return admit_all(shapes) if self._thrift is None else self._thrift.admit(shapes, views)
 
     def update(self, outcome: Outcome) -> None:
         """Move the request's length; steps that drafted nothing say nothing."""

@@ -301,10 +301,10 @@ int64_t outrider_contenders(const float* law, int64_t size, int64_t state, float
 }
 
 // winners[row] = `race_row` of each of the rows [size], on so many threads.
-void outrider_race(const float* const* rows, const float* scales, const int64_t* states, int64_t num_rows, int64_t size,
-                   int64_t num_threads, int64_t* winners) {
+void outrider_race(const float* const* rows, const float* scales, const Cuts* cuts, const int64_t* states, int64_t num_rows,
+                   int64_t size, int64_t num_threads, int64_t* winners) {
 #pragma omp parallel for schedule(dynamic) num_threads(int(std::min(num_threads, num_rows)))
-  for (int64_t row = 0; row < num_rows; row++) winners[row] = race_row(rows[row], scales[row], size, states[row]);
+  for (int64_t row = 0; row < num_rows; row++) winners[row] = race_row(rows[row], scales[row], cuts[row], size, states[row]);
 }
 
 // Bytes of a matrix once packed; -1 for a type of blocks that is not known here.

@@ -20,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 from outrider.core import coins
+from outrider.core.process import RacingRow
 from outrider.errors import InvalidRequestError
 from outrider.models.native.build import VARIANTS, library_path
 
@@ -97,7 +98,7 @@ class Library:
         find.restype, find.argtypes = c_int64, (c_void_p, c_int64, c_int64, c_void_p, c_void_p, c_int64)
         self._find, self._scratch = find, threading.local()
         race = functions.outrider_race
-        race.restype, race.argtypes = None, (*(c_void_p,) * 3, *(c_int64,) * 3, c_void_p)
+        race.restype, race.argtypes = None, (*(c_void_p,) * 4, *(c_int64,) * 3, c_void_p)
         self._race = race
         self.packed_bytes = functions.outrider_packed_bytes
         self.packed_bytes.restype, self.packed_bytes.argtypes = c_int64, (c_int64, c_int64, c_int64)
@@ -116,18 +117,18 @@ class Library:
         count = self._find(law.ctypes.data, len(law), state, times.ctypes.data, places.ctypes.data, _ROOM)
         return places[:count] if count < _ROOM else None
 
-    def winners(
-        self, rows: Sequence[NDArray[np.float32]], scales: Sequence[float], states: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
-        """[k] winners of the races of softmax(scale * row), -1 where `core.coins` has to decide.
+    def winners(self, rows: Sequence[RacingRow], states: NDArray[np.int64]) -> NDArray[np.int64]:
+        """[k] winners of the races of rows in noise streams, -1 where `core.coins` has to decide.
 
         See `core.coins.find_winners`.
         """
-        places = np.asarray([row.ctypes.data for row in rows], dtype=np.int64)
-        factors = np.asarray(scales, dtype=np.float32)
+        places = np.asarray([row.logits.ctypes.data for row in rows], dtype=np.int64)
+        scales = np.asarray([row.scale for row in rows], dtype=np.float32)
+        cuts = np.asarray([(row.top_k, row.top_p, row.min_p) for row in rows], dtype=np.float64)
         found = np.empty(len(rows), dtype=np.int64)
-        sizes = len(rows), len(rows[0]), torch.get_num_threads()
-        self._race(places.ctypes.data, factors.ctypes.data, states.ctypes.data, *sizes, found.ctypes.data)
+        sizes = len(rows), len(rows[0].logits), torch.get_num_threads()
+        given = (array.ctypes.data for array in (places, scales, cuts, states))
+        self._race(*given, *sizes, found.ctypes.data)
         return found
 
 

@@ -5,7 +5,9 @@
 #pragma once
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
+#include <vector>
 
 #include "vectors.h"
 
@@ -27,20 +29,19 @@ static inline double exponential(int64_t token, int64_t state) {
 
 // The place of the largest number of a row; -1 if one is NaN or the largest is not finite.
 static inline int64_t largest(const float* row, int64_t size) {
-  float most = -kNever;
-  int64_t leading = 0;
-  bool any = false;
-  for (int64_t first = 0; first < size; first += kRaceBlock) {
-    const int64_t end = std::min(first + kRaceBlock, size);
-    float found = -kNever;
-#pragma omp simd reduction(max : found) reduction(| : any)
-    for (int64_t i = first; i < end; i++) {
-      found = row[i] > found ? row[i] : found;
-      any |= row[i] != row[i];
-    }
-    if (found > most) most = found, leading = first;
+  Floats most = all(-kNever);
+  Ints broken{};
+  int64_t i = 0;
+  for (; i + kLanes <= size; i += kLanes) {
+    const Floats values = load(row + i);
+    most = select(values > most, values, most);
+    broken |= values != values;
   }
-  return any || !(std::abs(most) < kNever) ? -1 : std::find(row + leading, row + size, most) - row;
+  float found = -kNever;
+  bool any = false;
+  for (int lane = 0; lane < kLanes; lane++) found = std::max(found, most[lane]), any |= broken[lane] != 0;
+  for (; i < size; i++) found = std::max(found, row[i]), any |= row[i] != row[i];
+  return any || !(std::abs(found) < kNever) ? -1 : std::find(row, row + size, found) - row;
 }
 
 typedef uint64_t Words __attribute__((vector_size(64), aligned(8), may_alias));
@@ -63,21 +64,59 @@ static inline Floats short_uniforms(Words low, Words high) {
   return __builtin_convertvector(whole, Floats) * 0x1p-24f;
 }
 
-// The token that wins the race of softmax(scale * row) in a noise stream; -1 where there is no law, or where the first two
-// arrive so close to each other that the rounding of the written-out law (some 4e-7) could decide.
+// The exponents (row - most) * scale of softmax weights, rounded as `Processor.law_of_row` rounds them.
+struct Exponents {
+  const float* row;
+  float most, scale;
+  int64_t size;
+
+  float at(int64_t token) const { return (row[token] - most) * scale; }
+};
+
+// 1 has the exponent 0.
+static inline Floats weights_of(Floats exponents) { return exp2(exponents * 1.4426950408889634f); }
+
+static inline bool any_of(Ints hits) {
+  typedef int64_t Four __attribute__((vector_size(32), aligned(4), may_alias));
+  Four halves[2];
+  memcpy(halves, &hits, sizeof halves);
+  const Four four = halves[0] | halves[1];
+  return ((four[0] | four[1]) | (four[2] | four[3])) != 0;
+}
+
+constexpr int64_t kGroupVectors = 8, kGroupTokens = kGroupVectors * kLanes;
+
+// Calls `take(first token, exponents)` for each group of `kGroupTokens` tokens of which one is above `floor`; minus infinity
+// fills up the last.
+template <typename Take>
+static inline void for_groups_above(const Exponents& exponents, float floor, const Take& take) {
+  float padded[kGroupTokens];
+  for (int64_t first = 0; first < exponents.size; first += kGroupTokens) {
+    const int64_t count = std::min(kGroupTokens, exponents.size - first);
+    const float* logits = exponents.row + first;
+    if (count < kGroupTokens) {
+      std::fill(std::copy(logits, logits + count, padded), padded + kGroupTokens, -kNever);
+      logits = padded;
+    }
+    Floats found[kGroupVectors];
+    Ints hits{};
+    for (int64_t vector = 0; vector < kGroupVectors; vector++) {
+      found[vector] = (load(logits + vector * kLanes) - exponents.most) * exponents.scale;
+      hits |= found[vector] > floor;
+    }
+    if (any_of(hits)) take(first, found);
+  }
+}
+
+// The token that wins the race of the softmax weights whose exponents are above `floor`, the most probable token `start`
+// always among them; -1 where the first two arrive so close to each other that the rounding of the written-out law (some
+// 4e-7) could decide.
 //
 // No token arrives before u / w (u <= -log(1 - u)), so only those for which that is no later than the best arrival so far
 // are looked at in double precision; the most probable token goes first. Weights are right to 1e-5 here, hence the margin.
-static inline int64_t race_row(const float* row, float scale, int64_t size, int64_t state) {
-  constexpr int64_t kGroupVectors = 8, kGroupTokens = kGroupVectors * kLanes;
+static inline int64_t race_above(const Exponents& exponents, int64_t start, float floor, int64_t state) {
   constexpr double kMargin = 1 + 1e-3;
-  const int64_t start = largest(row, size);
-  if (start < 0) return -1;
-  const float most = row[start];
-  const auto arrival = [&](int64_t token) {  // the exponent is rounded as `Processor.law_of_row` rounds it
-    const float below = (row[token] - most) * scale;
-    return exponential(token, state) / std::exp(double(below));
-  };
+  const auto arrival = [&](int64_t token) { return exponential(token, state) / std::exp(double(exponents.at(token))); };
   int64_t winner = start;
   double first_time = arrival(start), second_time = std::numeric_limits<double>::infinity();
   if (!(first_time < second_time)) return -1;
@@ -87,27 +126,24 @@ static inline int64_t race_row(const float* row, float scale, int64_t size, int6
     low[lane] = uint64_t(state) + uint64_t(lane + 1) * kGamma;
     high[lane] = uint64_t(state) + uint64_t(lane + 9) * kGamma;
   }
-  float padded[kGroupTokens], uniforms[kGroupTokens], weights[kGroupTokens];
-  for (int64_t first = 0; first < size; first += kGroupTokens) {
-    const int64_t count = std::min(kGroupTokens, size - first);
-    const float* logits = row + first;
-    if (count < kGroupTokens) {
-      std::fill(std::copy(logits, logits + count, padded), padded + kGroupTokens, -kNever);
-      logits = padded;
-    }
+  float uniforms[kGroupTokens], weights[kGroupTokens];
+  for_groups_above(exponents, floor, [&](int64_t first, const Floats* group) {
     Ints hits{};
     for (int64_t vector = 0; vector < kGroupVectors; vector++) {
-      const Floats chance = short_uniforms(low, high);
-      const Floats weight = exp2((load(logits + vector * kLanes) - most) * scale * 1.4426950408889634f);
+      if (!any_of(group[vector] > floor)) {
+        store(weights + vector * kLanes, Floats{});
+        continue;
+      }
+      const uint64_t ahead = uint64_t(first + vector * kLanes) * kGamma;
+      const Floats chance = short_uniforms(low + ahead, high + ahead);
+      const Floats weight = select(group[vector] > floor, weights_of(group[vector]), Floats{});
       hits |= (chance <= weight * limit) & (weight > 0.0f);
       store(uniforms + vector * kLanes, chance);
       store(weights + vector * kLanes, weight);
-      low += 16 * kGamma, high += 16 * kGamma;
     }
-    int32_t any = 0;
-    for (int lane = 0; lane < kLanes; lane++) any |= hits[lane];
-    for (int64_t i = 0; any && i < count; i++) {
-      if (!(uniforms[i] <= weights[i] * limit && weights[i] > 0.0f) || first + i == start) continue;
+    if (!any_of(hits)) return;
+    for (int64_t i = 0; i < kGroupTokens; i++) {
+      if (!(weights[i] > 0.0f && uniforms[i] <= weights[i] * limit) || first + i == start) continue;
       const double time = arrival(first + i);
       if (time < first_time) {
         second_time = first_time, first_time = time, winner = first + i;
@@ -116,6 +152,130 @@ static inline int64_t race_row(const float* row, float scale, int64_t size, int6
         second_time = std::min(second_time, time);
       }
     }
-  }
+  });
   return second_time > first_time * (1 + 4e-6) ? winner : -1;
+}
+
+// What a request leaves of a law: its `top_k` largest weights (0: all), of these the largest that hold the share `top_p` of
+// their sum (1: all), and none below `min_p` of the largest.
+struct Cuts {
+  double top_k, top_p, min_p;
+};
+
+// Exponents that differ by less may belong to equal weights, or to weights in the other order.
+constexpr float kNear = 1e-5f;
+
+// Sums of weights are right to 1e-5 here, those of the written-out law to 1e-6.
+constexpr double kDoubt = 1e-4;
+
+// Exponents down to which the cuts look. Where they lie cannot change an answer.
+constexpr float kFloors[] = {-1, -2, -3, -4, -6, -8, -10, -12, -16, -24};
+constexpr int kSteps = sizeof kFloors / sizeof *kFloors;
+
+// The `top_k`-th largest exponent; minus infinity where there are fewer.
+static inline float largest_exponent(const Exponents& exponents, int64_t top_k) {
+  Ints counts[kSteps] = {};
+  for_groups_above(exponents, kFloors[kSteps - 1], [&](int64_t, const Floats* group) {
+    for (int64_t vector = 0; vector < kGroupVectors; vector++)
+      for (int step = 0; step < kSteps; step++) counts[step] -= group[vector] > kFloors[step];
+  });
+  float floor = -kNever;
+  for (int step = kSteps - 1; step >= 0; step--) {
+    int64_t count = 0;
+    for (int lane = 0; lane < kLanes; lane++) count += counts[step][lane];
+    if (count >= top_k) floor = kFloors[step];
+  }
+  static thread_local std::vector<float> found;
+  found.clear();
+  for_groups_above(exponents, floor, [&](int64_t, const Floats* group) {
+    for (int64_t vector = 0; vector < kGroupVectors; vector++) {
+      if (!any_of(group[vector] > floor)) continue;
+      for (int lane = 0; lane < kLanes; lane++)
+        if (group[vector][lane] > floor) found.push_back(group[vector][lane]);
+    }
+  });
+  if (int64_t(found.size()) < top_k) return -kNever;
+  std::nth_element(found.begin(), found.begin() + (top_k - 1), found.end(), std::greater<float>());
+  return found[top_k - 1];
+}
+
+// The weights whose exponents are at least `edge`.
+struct Pool {
+  double wanted;  // the share `top_p` of their sum
+  float floor;    // what is not above it is certainly cut
+  bool is_near;   // whether a token is just below the edge
+};
+
+static inline Pool pool_of(const Exponents& exponents, float edge, double top_p) {
+  double all = 0, heavier[kSteps] = {};
+  Ints near{};
+  for_groups_above(exponents, edge - kNear, [&](int64_t, const Floats* group) {
+    Floats sums[kSteps + 1] = {};
+    for (int64_t vector = 0; vector < kGroupVectors; vector++) {
+      const Floats weight = select(group[vector] >= edge, weights_of(group[vector]), Floats{});
+      near |= (group[vector] > edge - kNear) & (group[vector] < edge);
+      sums[kSteps] += weight;
+      for (int step = 0; step < kSteps; step++) sums[step] += select(group[vector] > kFloors[step], weight, Floats{});
+    }
+    all += sum(sums[kSteps]);
+    for (int step = 0; step < kSteps; step++) heavier[step] += sum(sums[step]);
+  });
+  Pool pool{top_p * all, edge - kNear, any_of(near)};
+  for (int step = kSteps - 1; step >= 0; step--)
+    if (heavier[step] >= pool.wanted * (1 + kDoubt)) pool.floor = std::max(pool.floor, kFloors[step]);
+  return pool;
+}
+
+// How many tokens may be above a token, how much weight they hold, and how much those that are certainly above it.
+struct Above {
+  int64_t perhaps;
+  double perhaps_weight, surely_weight;
+};
+
+static inline Above above(const Exponents& exponents, int64_t token) {
+  const float own = exponents.at(token);
+  Above found{-1, -std::exp(double(own)), 0.0};  // itself is found below
+  for_groups_above(exponents, own - kNear, [&](int64_t, const Floats* group) {
+    Floats surely{}, perhaps{};
+    Ints count{};
+    for (int64_t vector = 0; vector < kGroupVectors; vector++) {
+      const Floats weight = weights_of(group[vector]);
+      const Ints is_near = group[vector] > own - kNear;
+      count -= is_near;
+      perhaps += select(is_near, weight, Floats{});
+      surely += select(group[vector] > own + kNear, weight, Floats{});
+    }
+    for (int lane = 0; lane < kLanes; lane++) found.perhaps += count[lane];
+    found.perhaps_weight += sum(perhaps), found.surely_weight += sum(surely);
+  });
+  return found;
+}
+
+// The token that wins the race of softmax(scale * row), cut as the request asks, in a noise stream; -1 where there is no
+// law, or where it is too close to tell from here.
+//
+// The winner among more tokens wins among those that are kept too, if it is one of them. It is where the tokens above it
+// are fewer than `top_k` and hold less than `top_p`; if it is certainly cut, so is all that is not above it, and the rest
+// races again.
+static inline int64_t race_row(const float* row, float scale, const Cuts& cuts, int64_t size, int64_t state) {
+  const int64_t start = largest(row, size);
+  if (start < 0) return -1;
+  const Exponents exponents{row, row[start], scale, size};
+  const float least = cuts.min_p > 0 ? float(std::log(cuts.min_p)) : -kNever;
+  const float edge = cuts.top_k > 0 ? largest_exponent(exponents, int64_t(cuts.top_k)) : -kNever;
+  Pool pool{kNever, edge - kNear, false};
+  if (cuts.top_p < 1) pool = pool_of(exponents, edge, cuts.top_p);
+  float floor = std::max(least - kNear, pool.floor);
+  while (true) {
+    const int64_t winner = race_above(exponents, start, floor, state);
+    if (winner < 0 || winner == start) return winner;  // no cut leaves out the most probable token
+    if (cuts.top_k <= 0 && cuts.top_p >= 1 && cuts.min_p <= 0) return winner;
+    const float own = exponents.at(winner);
+    const Above heavier = above(exponents, winner);
+    if (own < least + kNear || pool.is_near) return -1;
+    if (cuts.top_k > 0 && double(heavier.perhaps) >= cuts.top_k) return -1;
+    if (heavier.perhaps_weight < pool.wanted * (1 - kDoubt)) return winner;
+    if (heavier.surely_weight < pool.wanted * (1 + kDoubt)) return -1;
+    floor = own + kNear;
+  }
 }
