@@ -111,9 +111,12 @@ static inline void expand(const uint8_t* block, Bits* to) {
   }
 }
 
-// Fetches what will be read a few steps later.
+// Fetches what will be read some steps later, and from memory what comes behind that.
 template <int64_t kKind>
 static inline void prefetch(const uint8_t* block) {
   constexpr int64_t kBytes = record_bytes(kKind) / (record_inputs(kKind) / 32);
-  for (int64_t line = 0; line < kBytes; line += 64) _mm_prefetch(reinterpret_cast<const char*>(block) + 2048 + line, _MM_HINT_T0);
+  for (int64_t line = 0; line < kBytes; line += 64) {
+    _mm_prefetch(reinterpret_cast<const char*>(block) + 4096 + line, _MM_HINT_T1);
+    _mm_prefetch(reinterpret_cast<const char*>(block) + 2048 + line, _MM_HINT_T0);
+  }
 }
