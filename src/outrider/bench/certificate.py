@@ -42,7 +42,8 @@ pre { background: #f6f6f6; padding: 1rem; overflow-x: auto; font-size: .8rem; }
 <body>
 <h1>Certificate of losslessness</h1>
 <p class="verdict">{{ d.verdict }}</p>
-<p>Rule {{ d.settings.rule }}, drafters {{ d.settings.drafters | join(", ") }}, target {{ d.settings.model }},
+<p>Rule {{ d.settings.rule }}, drafters {{ d.settings.drafters | join(", ") }}, {% if d.settings.tree %}trees of
+{{ d.settings.tree }}{% else %}chains{% endif %}, target {{ d.settings.model }},
 temperature {{ d.settings.sampling.temperature }}; {{ d.provenance.date }}.</p>
 <h2>What was checked</h2>
 <div class="wide"><table><tr><th>claim</th><th>status</th><th>figures</th></tr>
@@ -64,7 +65,7 @@ probability {{ d.size }}.</p>
 {% for name, a in d.logits.items() %}{% for kind, value in a.items() %}<tr><td>{{ name }}</td><td>{{ kind }}</td>
 <td>{{ "%.3g" | format(value) }}</td></tr>{% endfor %}{% endfor %}</table></div>{% endif %}
 {% if d.runs %}<h2>Prompts</h2>
-<div class="wide"><table><tr><th>prompt</th><th>seed</th><th>tokens</th><th>passes</th><th>drafted</th>
+<div class="wide"><table><tr><th>prompt</th><th>seed</th><th>tokens</th><th>passes</th><th>accepted drafts</th>
 <th>first difference</th><th>top-2 margin there</th></tr>
 {% for run in d.runs %}<tr><td>{{ run.prompt }}</td><td>{{ run.seed }}</td><td>{{ run.num_tokens }}</td>
 <td>{{ run.passes }}</td><td>{{ run.accepted }}</td>

@@ -48,8 +48,10 @@ def claims(parts: Mapping[str, Mapping[str, Any]], rule: Rule, settings: Mapping
     if rule is Rule.MATCH or (rule.is_exact and settings["is_greedy"]):
         found.append(_paths(parts, settings))
     else:
-        why = "the rule keeps the law, not the path: equal seeds may give other texts" if rule.is_exact else "TYPICAL"
-        found.append(Claim("equal seeds give equal texts with speculation on and off", "not checked", f"{why}"))
+        why = "the rule keeps the law, not the path: equal seeds may give other texts"
+        if not rule.is_exact:
+            why = f"{rule.name} is approximate: it keeps neither the text nor the law"
+        found.append(Claim("equal seeds give equal texts with speculation on and off", "not checked", why))
     found.append(_logits(parts["logits"], settings["is_invariant"]))
     if rule.is_exact and rule is not Rule.MATCH and not settings["is_greedy"]:
         found.append(_joint_law(parts["law"]))

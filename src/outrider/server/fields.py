@@ -49,7 +49,7 @@ class SpeculationFields(_Fields):
     length: Annotated[int, Field(ge=1, le=1024)] | None = Field(None, description="Draft tokens a step at most.")
     tree: _Word | list[int] | None = Field(None, description='Draft trees: "3x16" is width x nodes; left out: chains.')
     rule: Literal["match", "token", "block", "traversal", "typical"] = Field(
-        "match", description="How drafts are judged; typical is approximate."
+        "match", description="How drafts are judged; typical is approximate, and each answer says so."
     )
     draw: Literal["deterministic", "shared_noise", "iid", "without_replacement", "top_plus_sample"] | None = Field(
         None, description="How a draft model draws; left out: as the rule likes best."
