@@ -15,6 +15,8 @@ __all__ = ["Claim", "claims", "verdict"]
 
 _ROUNDING_SHARE = 4.0
 """A text may part where the draw was decided by less than this many times the largest difference of logits."""
+_ENOUGH = 0.05
+"""Accepted draft tokens a sampled text from which on the law of speculation was tried, and not only the target's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +147,10 @@ def _joint_law(answers: Mapping[str, Any]) -> Claim:
         f"{len(tried)} prefixes, {tried[0]['samples']} texts each, smallest p-value {lowest:.3g}; a total variation of "
         f"{seen:.3g} would have been seen with probability {tried[0]['power']:g}"
     )
-    if not failing and not any(answer["accepted"] for answer in tried):
-        return Claim(text, "not checked", f"{detail}; but no draft was ever accepted, so nothing was tried")
+    drafted, accepted, texts = (sum(answer[name] for answer in tried) for name in ("drafted", "accepted", "samples"))
+    detail += f"; {accepted} of {drafted} draft tokens accepted"
+    if not failing and accepted < _ENOUGH * texts:
+        return Claim(text, "not checked", f"{detail}, too few to have tried more than the target itself")
     return Claim(
         text, "fails" if failing else "holds", detail + (f"; fails at {', '.join(failing)}" if failing else "")
     )
