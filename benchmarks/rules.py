@@ -59,7 +59,7 @@ def main() -> None:
     done = read_done(options.output)
     stop = float("inf") if options.seconds is None else time.monotonic() + options.seconds
     target, draft = load_model(options.model), load_model(options.draft)
-    engine = Engine(target.target, [build_draft_model(draft, target)], Fixed(DEPTH))  # keeps what it has read of prompts
+    engine = Engine(target.target, [build_draft_model(draft, target)], Fixed(DEPTH))  # one: it reads each prompt once
     prompts = list(read_prompts(options.prompts))[:: options.every][: options.limit]
     with options.output.open("a") as output:
         for number, item in enumerate(prompts):

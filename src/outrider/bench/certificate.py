@@ -59,7 +59,8 @@ probability {{ d.size }}.</p>
 <th>smallest visible total variation</th><th>accepted of drafted</th></tr>
 {% for name, a in d.law.items() %}<tr><td>{{ name }}</td><td>{{ a.samples }}</td><td>{{ a.cells }}</td>
 <td>{{ "%.1f" | format(a.statistic) }}</td><td>{{ "%.3g" | format(a.p_value) }}</td>
-<td>{{ "%.3f" | format(a.smallest_difference) }} (power {{ a.power }})</td><td>{{ a.accepted }} of {{ a.drafted }}</td></tr>
+<td>{{ "%.3f" | format(a.smallest_difference) }} (power {{ a.power }})</td>
+<td>{{ a.accepted }} of {{ a.drafted }}</td></tr>
 {% endfor %}</table></div>{% endif %}
 {% if d.logits %}<h2>Logits of verify passes against passes of one row</h2>
 <p>Largest difference over the rows of each text.</p>

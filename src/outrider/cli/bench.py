@@ -55,7 +55,7 @@ def command(
         str | None,
         typer.Option(
             metavar="<trees>",
-            help="Draft trees instead of chains: children of a node x nodes of a step, as in 4x8,3x16; each is measured.",
+            help="Draft trees, not chains: children of a node x nodes of a step, as in 4x8,3x16; each is measured.",
         ),
     ] = None,
     policy: Annotated[
