@@ -128,7 +128,7 @@ def _prefixes(subject: Subject, done: Mapping[str, Mapping[str, Any]]) -> list[t
         if before is None:
             without.append((name, prompt))
         else:
-            found.append((f"{name} and {len(before)} tokens", [*prompt, *before]))
+            found.append((f"{name} and {len(before)} tokens" if before else name, [*prompt, *before]))
     return [*found, *without][: subject.prefixes]
 
 
