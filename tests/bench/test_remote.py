@@ -162,7 +162,7 @@ NONSENSE = [
 @pytest.mark.parametrize("raw", NONSENSE)
 def test_an_event_that_is_nonsense_is_one_sentence(server: FakeServer, raw: bytes) -> None:
     server.fault, server.raw = "raw", raw
-    with pytest.raises(EndpointError, match="answers nonsense|broke off|does not say") as caught:
+    with pytest.raises(EndpointError, match=r"answers nonsense|broke off|does not say") as caught:
         rounds_of(server)
     assert server.url in str(caught.value)
     assert "\n" not in str(caught.value)

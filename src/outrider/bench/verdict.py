@@ -115,6 +115,10 @@ def _paths(parts: Mapping[str, Mapping[str, Any]], settings: Mapping[str, Any]) 
     return Claim(f"{text}, up to rounding of the logits", "holds", f"{detail}; all within the rounding of the logits")
 
 
+def _count(number: int, one: str, many: str = "") -> str:
+    return f"{number} {one if number == 1 else many or f'{one}s'}"
+
+
 def largest_logit_difference(answers: Mapping[str, Any]) -> float:
     """Over all prompts and kinds of passes."""
     return max((value for answer in answers.values() for value in answer.values()), default=0.0)
@@ -125,7 +129,8 @@ def _logits(answers: Mapping[str, Any], is_invariant: bool) -> Claim:
     if not answers:
         return Claim(text, "not checked", "no prompt was compared")
     worst = largest_logit_difference(answers)
-    detail = f"largest difference {worst:.3g} over {len(answers)} texts, chains of 2 to 32 rows and trees of up to 32"
+    kinds = dict.fromkeys(kind for answer in answers.values() for kind in answer)
+    detail = f"largest difference {worst:.3g} over {_count(len(answers), 'text')}: {', '.join(kinds)}"
     if worst == 0.0:
         return Claim(f"{text}, bit for bit", "holds", detail)
     if is_invariant:
@@ -144,7 +149,7 @@ def _joint_law(answers: Mapping[str, Any]) -> Claim:
     seen = max(answer["smallest_difference"] for answer in tried)
     lowest = min(answer["p_value"] for answer in tried)
     detail = (
-        f"{len(tried)} prefixes, {tried[0]['samples']} texts each, smallest p-value {lowest:.3g}; a total variation of "
+        f"{_count(len(tried), 'prefix', 'prefixes')}, {tried[0]['samples']} texts each, smallest p-value {lowest:.3g}; a total variation of "
         f"{seen:.3g} would have been seen with probability {tried[0]['power']:g}"
     )
     drafted, accepted, texts = (sum(answer[name] for answer in tried) for name in ("drafted", "accepted", "samples"))
