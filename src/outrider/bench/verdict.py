@@ -149,8 +149,8 @@ def _joint_law(answers: Mapping[str, Any]) -> Claim:
     seen = max(answer["smallest_difference"] for answer in tried)
     lowest = min(answer["p_value"] for answer in tried)
     detail = (
-        f"{_count(len(tried), 'prefix', 'prefixes')}, {tried[0]['samples']} texts each, smallest p-value {lowest:.3g}; a total variation of "
-        f"{seen:.3g} would have been seen with probability {tried[0]['power']:g}"
+        f"{_count(len(tried), 'prefix', 'prefixes')}, {tried[0]['samples']} texts each, smallest p-value {lowest:.3g}; "
+        f"a total variation of {seen:.3g} would have been seen with probability {tried[0]['power']:g}"
     )
     drafted, accepted, texts = (sum(answer[name] for answer in tried) for name in ("drafted", "accepted", "samples"))
     detail += f"; {accepted} of {drafted} draft tokens accepted"
