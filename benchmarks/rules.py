@@ -33,7 +33,7 @@ from outrider.drafters.pairing import build_draft_model
 from outrider.engine.calibrate import measure_passes
 from outrider.engine.engine import Engine
 from outrider.models.base import ForwardInputs, Segment, Target
-from outrider.models.loading import LoadedModel, load_model
+from outrider.models.loading import load_model
 from outrider.policies.fixed import Fixed
 from outrider.workloads import encode_item, read_prompts
 
@@ -59,12 +59,13 @@ def main() -> None:
     done = read_done(options.output)
     stop = float("inf") if options.seconds is None else time.monotonic() + options.seconds
     target, draft = load_model(options.model), load_model(options.draft)
+    engine = Engine(target.target, [build_draft_model(draft, target)], Fixed(DEPTH))  # one: it reads each prompt once
     prompts = list(read_prompts(options.prompts))[:: options.every][: options.limit]
     with options.output.open("a") as output:
         for number, item in enumerate(prompts):
             tokens = encode_item(target.tokenizer, item)
             for temperature in options.temperatures:
-                for record in texts(target, draft, tokens, number, temperature, done, options.max_tokens):
+                for record in texts(engine, draft.target, tokens, number, temperature, done, options.max_tokens):
                     done[record["prompt"], record["temperature"], record["way"]] = record
                     output.write(json.dumps(record) + "\n")
                     output.flush()
@@ -109,8 +110,8 @@ def read_done(file: Path) -> dict[tuple[int, float, str], dict[str, Any]]:
 
 
 def texts(
-    target: LoadedModel,
-    draft: LoadedModel,
+    engine: Engine,
+    draft: Target,
     prompt: list[int],
     number: int,
     temperature: float,
@@ -122,7 +123,6 @@ def texts(
     for way, (rule, (width, nodes)) in WAYS.items():
         if (number, temperature, way) in done:
             continue
-        engine = Engine(target.target, [build_draft_model(draft, target)], Fixed(DEPTH))
         tree = None if width == 1 else (width, nodes)
         (request,) = engine.submit(prompt, params, Speculation(rule=rule, length=DEPTH, tree=tree))
         while engine.num_unfinished:
@@ -131,7 +131,7 @@ def texts(
         sums = {name: getattr(stats, name) for name in ("steps", "emitted", "drafted", "accepted", "rejections")}
         record = {"prompt": number, "temperature": temperature, "way": way, **sums}
         if way == "MATCH chain":
-            record |= theory(target.target, draft.target, request.tokens, request.num_prompt, temperature)
+            record |= theory(engine.target, draft, request.tokens, request.num_prompt, temperature)
         yield record
 
 

@@ -16,7 +16,8 @@ class FakeServer(ThreadingHTTPServer):
         deltas: what each chunk's choice holds.
         pause: seconds before each chunk but the first.
         fault: "", or what goes wrong in answers from number `faulty_from` on: "html", "json", "cut", "unfinished",
-            "refused", "no usage", "event".
+            "refused", "no usage", "event", "gone" (hangs up without a word), "raw" (sends `raw` for its second chunk).
+        raw: bytes that stand for an event.
         seen: bodies of the requests.
         counters: name of a counter -> value, shown at /metrics; None has no metrics.
         plain: key of the body that turns speculation off.
@@ -31,6 +32,7 @@ class FakeServer(ThreadingHTTPServer):
         self.pause = 0.0
         self.fault = ""
         self.faulty_from = 0
+        self.raw = b""
         self.seen: list[dict[str, Any]] = []
         self.counters: dict[str, float] | None = None
         self.plain = "plain"
@@ -77,7 +79,9 @@ class _Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         fault = self.server.fault if len(self.server.seen) >= self.server.faulty_from else ""
         self.server.seen.append(body | {"path": self.path})
-        if fault == "refused":
+        if fault == "gone":
+            self.close_connection = True
+        elif fault == "refused":
             self._answer(json.dumps({"error": {"message": "no such field"}}), status=400)
         elif fault == "html":
             self._answer("<html>hello</html>", kind="text/html")
@@ -103,6 +107,8 @@ class _Handler(BaseHTTPRequestHandler):
             if number:
                 time.sleep(self.server.pause)
             self._event(self._choice(body, delta, None))
+            if number == 1 and fault == "raw":
+                self.wfile.write(b"data: " + self.server.raw + b"\n\n")
             if number == 1 and fault == "json":
                 self._raw("data: {not json\n\n")
             if number == 1 and fault == "event":

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from outrider.core.params import SamplingParams
 from outrider.core.types import Proposal
 
-__all__ = ["laws", "logits_rows", "parents", "proposals", "sampling_params"]
+__all__ = ["laws", "logits_rows", "parents", "proposals", "sampling_params", "tree_shapes"]
 
 
 def laws(vocab_size: int) -> st.SearchStrategy[np.ndarray]:
@@ -63,6 +63,21 @@ def proposals(draw: st.DrawFn, vocab_size: int, max_nodes: int = 6) -> Proposal:
         source=("toy",) * count,
         confidence=np.asarray(draw(st.lists(st.floats(0, 1), min_size=count, max_size=count)), dtype=np.float64),
     )
+
+
+@st.composite
+def tree_shapes(draw: st.DrawFn, max_nodes: int = 4, max_depth: int = 3) -> list[list[int]]:
+    """Children of each node, level by level: ragged trees with at least one node."""
+    room, nodes = max_nodes, 1
+    levels: list[list[int]] = []
+    while room > 0 and nodes > 0 and len(levels) < max_depth:
+        counts: list[int] = []
+        for _ in range(nodes):
+            counts.append(draw(st.integers(0 if levels else 1, min(3, room))))
+            room -= counts[-1]
+        levels.append(counts)
+        nodes = sum(counts)
+    return levels
 
 
 @st.composite

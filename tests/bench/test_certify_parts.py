@@ -25,6 +25,7 @@ TARGET = TableTarget(VOCAB, order=2, seed=3, scale=1.0)
 DRAFT = TableTarget(VOCAB, order=2, seed=4, scale=1.0)
 PROMPT = (0, 1, 2, 3)
 PARAMS = SamplingParams(temperature=1.0, max_tokens=3, seed=7)
+LONGER = SamplingParams(temperature=1.0, max_tokens=40, seed=7)
 
 
 def engine(**more: Any) -> Engine:
@@ -72,7 +73,8 @@ def test_cells_add_up_and_follow_the_law(count: int) -> None:
 def test_the_shipped_rules_have_the_target_s_law(rule: Rule) -> None:
     running = engine()
     answer = chi_square(
-        exact_cells(running, PROMPT, PARAMS, 1500), sample_texts(running, PROMPT, PARAMS, Speculation(rule=rule), 1500)
+        exact_cells(running, PROMPT, PARAMS, 1500),
+        sample_texts(running, PROMPT, LONGER, Speculation(rule=rule), 1500, 3),
     )
     assert answer["p_value"] > 1e-3
     assert answer["cells"] > 20
@@ -83,8 +85,18 @@ def test_the_shipped_rules_have_the_target_s_law(rule: Rule) -> None:
 def test_a_planted_fault_is_seen_by_sampling(name: str) -> None:
     running = engine()
     running.steps = planted(name)
-    texts = sample_texts(running, PROMPT, PARAMS, Speculation(rule=Rule.TOKEN), 1500)
+    texts = sample_texts(running, PROMPT, LONGER, Speculation(rule=Rule.TOKEN), 1500, 3)
     assert chi_square(exact_cells(running, PROMPT, PARAMS, 1500), texts)["p_value"] < 1e-4
+
+
+def test_first_tokens_of_longer_texts_are_drafted_for_in_full() -> None:
+    running = engine()
+    asked = Speculation(rule=Rule.TOKEN, tree=(3, 9), length=2)
+    texts = sample_texts(running, PROMPT, LONGER, asked, 100, 3)
+    assert {len(text) for text in texts} == {3}
+    assert texts.total() == 100
+    assert running.stats.drafted > 6 * running.stats.drafted_steps  # far more than what three tokens have room for
+    assert running.num_unfinished == 0
 
 
 def test_an_impossible_text_fails_whatever_the_rest() -> None:
@@ -172,7 +184,8 @@ def test_equal_paths_are_equal_and_a_fault_parts_them_at_a_margin(temperature: f
 FACTS = {"is_greedy": False, "is_invariant": False, "temperature": 1.0}
 RULE = {"a": {"difference": 1e-16}}
 FAULT = {"b": {"check": "a"}}
-LAW = {"p": {"p_value": 0.4, "size": 1e-3, "smallest_difference": 0.1, "power": 0.99, "samples": 9, "accepted": 3}}
+SEEN = {"p_value": 0.4, "size": 1e-3, "smallest_difference": 0.1, "power": 0.99}
+LAW = {"p": SEEN | {"samples": 9, "accepted": 3, "drafted": 8}}
 
 
 def path(divergence: Any = None, accepted: int = 5) -> dict[str, Any]:

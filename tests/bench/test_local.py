@@ -148,6 +148,21 @@ def test_a_length_is_fixed_unless_a_policy_is_named() -> None:
     assert [(arm.policy, arm.length) for arm in plan_arms(["none"], [], None)] == [("heuristic", None)]
 
 
+def test_each_tree_is_measured(loaded: LoadedModel) -> None:
+    arms = plan_arms(["recycling"], [3], None, ["1x3", "3x8"])
+    assert [arm.name for arm in arms] == ["recycling length 3 tree 1x3", "recycling length 3 tree 3x8"]
+    with pytest.raises(InvalidRequestError, match="is to be measured twice"):
+        plan_arms(["recycling"], [], None, ["2x4", "2x4"])
+    local = Local(loaded, arms, Rule.MATCH)
+    (measured,) = local.rounds(PROMPTS[:1], SAMPLING[:1], done=set())
+    chain, tree = (measured.runs[arm.name].stats for arm in arms)
+    assert chain is not None
+    assert tree is not None
+    assert 0 < chain.drafted <= 3 * chain.drafted_steps
+    assert 3 * tree.drafted_steps < tree.drafted <= 8 * tree.drafted_steps
+    assert not measured.divergences
+
+
 # -- many at once --------------------------------------------------------------------------------------------------
 
 

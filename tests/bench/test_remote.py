@@ -129,6 +129,7 @@ def test_two_addresses_are_two_servers(server: FakeServer) -> None:
         ("unfinished", "broke off in the middle of an answer"),
         ("refused", "refused with status 400.*no such field"),
         ("no usage", "stream_options.include_usage"),
+        ("gone", "cannot be reached"),
     ],
 )
 def test_faults_end_in_one_sentence_and_what_was_measured_stays(server: FakeServer, fault: str, words: str) -> None:
@@ -139,6 +140,30 @@ def test_faults_end_in_one_sentence_and_what_was_measured_stays(server: FakeServ
     with pytest.raises(EndpointError, match=words) as caught:
         next(rounds)
     remote.close()
+    assert server.url in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+NONSENSE = [
+    b'"text"',
+    b"[1, 2]",
+    b"7",
+    b'{"choices": 5}',
+    b'{"choices": [5]}',
+    b'{"choices": [{"index": 0, "delta": 5, "finish_reason": null}]}',
+    b'{"choices": [{"index": 0, "delta": {"content": 5}}]}',
+    b'{"choices": [{"index": 0, "delta": {"tool_calls": [{"function": {"name": 7}}]}}]}',
+    b'{"choices": [], "usage": {"completion_tokens": "many", "prompt_tokens": 1}}',
+    b'{"choices": [], "usage": 3}',
+    b"\xff\xfe",
+]
+
+
+@pytest.mark.parametrize("raw", NONSENSE)
+def test_an_event_that_is_nonsense_is_one_sentence(server: FakeServer, raw: bytes) -> None:
+    server.fault, server.raw = "raw", raw
+    with pytest.raises(EndpointError, match=r"answers nonsense|broke off|does not say") as caught:
+        rounds_of(server)
     assert server.url in str(caught.value)
     assert "\n" not in str(caught.value)
 

@@ -64,9 +64,24 @@ def test_the_table_has_a_line_for_each_task_and_one_for_all(model: str) -> None:
     result = run("bench", "-m", model, "-p", write("mine.jsonl", *records), *SHORT)
     lines = [line.split() for line in result.stdout.splitlines() if line.strip().startswith("ngram")]
     assert [line[1:3] for line in lines[:3]] == [["all", "3"], ["chat", "2"], ["code", "1"]]
-    assert [line[1] for line in lines[3:]] == ["all", "chat", "code"]
+    assert [line[1] for line in lines[3:6]] == ["all", "chat", "code"]
     assert all(float(line[3]) > 0 for line in lines[:3])
-    assert all(float(line[2]) >= 1 for line in lines[3:])
+    assert all(float(line[2]) >= 1 for line in lines[3:6])
+    assert [line[1] for line in lines[6:]] == ["all", "chat", "code"]
+    document, _ = read_document(Path("bench-run"))
+    for line, row in zip(lines[6:], document["summary"], strict=True):
+        millis = [1e3 * row[f"seconds_per_token_{side}"] for side in ("on", "off")]
+        spent = [row[f"{part}_seconds_on"] for part in ("draft", "verify", "other")]
+        peaks = [row[f"peak_bytes_{side}"] / 1e6 for side in ("on", "off")]
+        figures = [*millis, *spent, row["first_token_seconds_off"], *peaks, *row["acceptance_rate_at"]]
+        assert [float(word) for word in line[2:] if word != "-"] == pytest.approx(figures, abs=0.51)
+
+
+def test_trees_are_measured_and_named(model: str, prompts: str) -> None:
+    shown = bench(model, prompts, "-d", "recycling", "--length", "4", "--tree", "3x8,2x4", "--limit", "1")
+    assert [row["kind"] for row in shown["summary"]] == [f"recycling length 4 tree {tree}" for tree in ("3x8", "2x4")]
+    assert [arm["tree"] for arm in shown["settings"]["drafters"]] == ["3x8", "2x4"]
+    assert all(row["num_equal"] == 1 and row["drafted"] > 0 for row in shown["summary"])
 
 
 def test_an_interrupted_run_goes_on_where_it_stopped(model: str, prompts: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,6 +239,10 @@ WORDS = {
     ("-p", "mine.txt", "-d", "ngram", "-d", "ngram"): "'ngram' is to be measured twice",
     ("-p", "mine.txt", "-d", "draft_model:model=nowhere"): "'nowhere'",
     ("-p", "mine.txt", "--length", "4,0"): "--length is '4,0'",
+    ("-p", "mine.txt", "--tree", "wide"): "tree is 'wide'; give width x nodes",
+    ("-p", "mine.txt", "--tree", "8x4"): "tree is '8x4'",
+    ("-p", "mine.txt", "--tree", "2x4", "--rule", "block"): "--rule block judges chains",
+    ("-p", "mine.txt", "--rule", "typical"): "--rule is 'typical'; choose one of match, token, block, traversal",
     ("-p", "mine.txt", "--temperature", "hot"): "--temperature is 'hot'",
     ("-p", "mine.txt", "--temperature", "0,inf"): "--temperature is '0,inf'",
     ("-p", "mine.txt", "--concurrency", "x"): "--concurrency is 'x'",
@@ -243,6 +262,7 @@ WORDS = {
     ("-p", "mine.txt", "--endpoint", "http://x", "--off-body", "{}", "-d", "ngram"): "--drafter cannot be set",
     ("-p", "mine.txt", "--endpoint", "http://x", "--off-body", "{}", "--length", "4"): "--length cannot be set",
     ("-p", "mine.txt", "--endpoint", "http://x", "--off-body", "{}", "--concurrency", "4"): "--concurrency cannot be",
+    ("-p", "mine.txt", "--endpoint", "http://x", "--off-body", "{}", "--tree", "2x4"): "--tree cannot be set",
     ("-p", "mine.txt", "--endpoint", "http://x", "--off-body", "{}", "--dtype", "float32"): "--dtype cannot be set",
     ("-p", "mine.txt", "--endpoint", "http://x", "--off-body", "{}", "--use-prediction"): "--use-prediction cannot be",
     ("--limit", "3", "report", "bench-run"): "--limit stands before report",

@@ -12,7 +12,7 @@ from outrider.bench.enumeration import FITS, PROCESSED, all_checks, run_check
 from outrider.bench.toys import Toy, draw_tree
 from outrider.core.params import Draw, Rule, SamplingParams
 from outrider.core.types import Proposal
-from strategies import proposals, sampling_params
+from strategies import proposals, sampling_params, tree_shapes
 
 CHECKS = {str(check): check for rule in Rule if rule.is_exact for check in all_checks(rule)}
 SAMPLED = (Draw.IID, Draw.WITHOUT_REPLACEMENT, Draw.TOP_PLUS_SAMPLE)
@@ -77,6 +77,21 @@ def test_every_rule_keeps_every_law(data):
         return
     length = min(len(text) for text in reached)
     assert bias(target, lambda coins: draw_tree(coins, drafter, widths, draw), rule, length) < 1e-12
+
+
+@given(st.data())
+def test_every_rule_keeps_every_law_on_ragged_trees(make_each, data):
+    """Random trees whose nodes have any number of children, drawn in every way, on both kinds of arrays."""
+    rule, draw = data.draw(st.sampled_from([pair for pair in PAIRS if pair[0] is not Rule.BLOCK]))
+    shape = data.draw(tree_shapes())
+    params = data.draw(sampling_params(3, temperatures=(0.3, 1.0, 2.0)))
+    make, seed = data.draw(st.sampled_from(make_each)), data.draw(st.integers(0, 999))
+    target = Toy(seed, 3, params, make=make, scale=2.0)
+    drafter = Toy(seed + 1, 3, make=make, scale=2.0)
+    reached = round_law(target, lambda coins: draw_tree(coins, drafter, shape, draw), rule)
+    if any(text[-1] < 0 or np.isnan(target.numpy_law(text)).any() for text in reached):
+        return  # somewhere every token is banned: nothing to compare
+    assert bias(target, lambda coins: draw_tree(coins, drafter, shape, draw), rule, 3) < 1e-12
 
 
 @given(proposals(3, 5), st.integers(0, 999), st.sampled_from([Rule.MATCH, Rule.TOKEN, Rule.TRAVERSAL]))

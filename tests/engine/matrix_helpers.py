@@ -109,6 +109,8 @@ def drafting(name: str, target: Target, other: Target, known: Known) -> tuple[li
     """The drafters of one row of the matrix, and a policy that uses them."""
     half = ScriptedDrafter(scripted.wrong_half(known, target.vocab_size), name="half")
     tree = ScriptedDrafter(scripted.deep_tree(known, 2, -1, target.vocab_size), past_stops=True)
+    if name in TREES:
+        return [registered(name.removesuffix(" tree"), target, other)], Wide(8, 4, 3)
     more: dict[str, tuple[list[Drafter], Policy]] = {
         "scripted": ([ScriptedDrafter(scripted.all_right(known), past_stops=True)], Fixed(5)),
         "scripted tree": ([tree], Wide(8, 4, 2)),
@@ -118,7 +120,15 @@ def drafting(name: str, target: Target, other: Target, known: Known) -> tuple[li
     return more[name] if name in more else ([registered(name, target, other)], Fixed(4))
 
 
-DRAFTINGS = [entry.name for entry in list_drafters()] + ["scripted", "scripted tree", "ensemble", "ensemble of trees"]
+TREES = ["suffix tree", "recycling tree", "draft_model tree"]
+"""Registered drafters whose trees branch."""
+DRAFTINGS = [entry.name for entry in list_drafters()] + [
+    *TREES,
+    "scripted",
+    "scripted tree",
+    "ensemble",
+    "ensemble of trees",
+]
 
 
 @dataclass(frozen=True)
@@ -142,7 +152,7 @@ class Case:
     @property
     def reaches_a_limit(self) -> bool:
         """Whether nothing but a limit ends the text."""
-        return self.name.endswith(("max_tokens", "context")) or (self.expected == self.full and not self.ends)
+        return self.name.endswith(("max_tokens", "context")) or not self.ends
 
     @property
     def ends(self) -> bool:
@@ -157,10 +167,10 @@ def target() -> Target:
     return decoder(7, LETTERS, len(PROMPT) + COUNT)
 
 
-def cases(temperature: float) -> list[Case]:
-    """Every processor with every end."""
+def cases(temperature: float, seed: int = 7) -> list[Case]:
+    """Every processor with every end; the requests' seeds begin with this one."""
     return [
-        _case(processor, stop, temperature, 31 * number + 7)
+        _case(processor, stop, temperature, 31 * number + seed)
         for number, processor in enumerate(PROCESSORS)
         for stop in STOPS
     ]

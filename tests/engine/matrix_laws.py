@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from engine_helpers import Wide, engine, finish
-from matrix_helpers import FREE_RULES, PROCESSORS, TOKENIZER, Known, Turns, drafting
+from matrix_helpers import FREE_RULES, PROCESSORS, TOKENIZER, TREES, Known, Turns, drafting
 
 from outrider.analysis.enumerate import EnumeratingCoins, Text, enumerate_law
 from outrider.core.params import Draw, Rule, SamplingParams, Speculation
@@ -109,7 +109,7 @@ def _drafting(name: str) -> tuple[list[Drafter], Policy]:
         return [DraftModel(OTHER, VOCAB, num_tokens=2)], Fixed(2)
     if name == "favourite tree":
         return [favourite_tree()], Wide(5, 2, 3)
-    return drafting(name, TARGET, OTHER, Known())[0], Fixed(2)
+    return drafting(name, TARGET, OTHER, Known())[0], Wide(3, 2, 2) if name in TREES else Fixed(2)
 
 
 def engine_law(name: str, rule: Rule, case: SmallCase, monkeypatch: pytest.MonkeyPatch) -> dict[Text, float] | None:

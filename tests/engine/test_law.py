@@ -20,6 +20,7 @@ import pytest
 import torch
 from engine_helpers import Wide, engine, finish, plain, run
 
+from outrider.analysis.theory import acceptance, coupled_acceptance
 from outrider.core.params import Draw, Rule, SamplingParams, Speculation
 from outrider.core.process import History, Processor
 from outrider.core.types import Proposal
@@ -267,3 +268,27 @@ def test_tiny_temperatures_are_greedy_and_never_divide_by_zero(temperature: floa
         for speculation in (Speculation(rule=rule), Speculation(rule=rule, off=True)):
             running = engine(target, [DraftModel(OTHER, VOCAB)], Fixed(3))
             assert run(running, PROMPT, params, speculation).output == greedy
+
+
+@pytest.mark.parametrize("rule", [Rule.MATCH, Rule.TOKEN])
+def test_a_draft_model_is_accepted_as_often_as_the_closed_form_says(rule: Rule) -> None:
+    """Noise that is shared where it should not be, or not shared where it should be, shows in no text: only here."""
+    target, other = TableTarget(32, order=2, seed=3, scale=1.0), TableTarget(32, order=2, seed=4, scale=1.0)
+
+    def near(last: tuple[int, ...]) -> np.ndarray:
+        return (target.law(last) + 0.5 * other.law(last)).astype(np.float32)
+
+    draft = TableTarget(32, order=2, logits=near)
+    running = engine(target, [DraftModel(draft, 32)], Fixed(4))
+    params = SamplingParams(temperature=1.0, max_tokens=64)
+    asked = [replace(params, seed=seed) for seed in range(24)]
+    requests = [running.submit([1, 2, 3], each, Speculation(rule=rule))[0] for each in asked]
+    finish(running)
+    expected = []
+    for request in requests:
+        for place in range(request.num_prompt, len(request.tokens), 3):
+            laws = [torch.softmax(torch.from_numpy(m.law(request.tokens[:place])).double(), 0) for m in (target, draft)]
+            p, q = (law.numpy() for law in laws)
+            expected.append(coupled_acceptance(p, q) if rule is Rule.MATCH else acceptance(p, q))
+    assert running.stats.drafted_steps > 300
+    assert running.stats.acceptance_rate == pytest.approx(np.mean(expected), abs=0.03)

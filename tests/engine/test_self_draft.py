@@ -35,6 +35,23 @@ def test_every_token_is_accepted_at_every_length(rule: Rule, temperature: float)
             assert request.output == plain(target, PROMPT, params)
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("rule", [Rule.MATCH, Rule.TOKEN, Rule.TRAVERSAL])
+def test_no_node_of_a_tree_has_children_that_are_all_refused(rule: Rule, temperature: float) -> None:
+    target, count = decoder(), 80
+    params = SamplingParams(temperature=temperature, seed=3, max_tokens=count, presence_penalty=0.3)
+    running = engine(target, [DraftModel(target, VOCAB)], Fixed(6))
+    asked = [Speculation(rule=rule, tree=tree) for tree in ("2x6", "3x12", "4x31")]
+    requests = [running.submit(PROMPT, params, speculation)[0] for speculation in asked]
+    finish(running)
+    for request in requests:
+        assert request.stats.rejections == 0
+        assert request.stats.accepted > count // 2
+        assert request.stats.drafted > 2 * request.stats.drafted_steps
+        if rule is Rule.MATCH:
+            assert request.output == plain(target, PROMPT, params)
+
+
 def test_a_stop_inside_a_block_discards_and_rejects_nothing() -> None:
     target = decoder()
     full = plain(target, PROMPT, SamplingParams(temperature=1.0, seed=3, max_tokens=40))

@@ -84,6 +84,13 @@ def test_traversal_matches_and_knows_no_formula_for_trees(client):
     assert numbers["tokens_expected"] is None
 
 
+def test_the_approximate_rule_is_called_so(client):
+    answer = client.get("/api/exactness?rule=typical").json()
+    assert answer["words"].startswith("typical is approximate. They do not match")
+    assert answer["numbers"]["is_exact"] is False
+    assert client.get("/api/exactness?rule=token").json()["numbers"]["is_exact"] is True
+
+
 @pytest.mark.parametrize(
     ("rule", "fault"),
     [(rule, fault.name) for rule in (Rule.MATCH, Rule.TOKEN, Rule.BLOCK, Rule.TRAVERSAL) for fault in faults_of(rule)],

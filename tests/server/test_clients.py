@@ -193,6 +193,20 @@ def test_every_rule_can_be_asked_for(live: Live, rule: str) -> None:
     answer = chat(live, max_tokens=30, temperature=0.0, extra_body={"speculation": {"rule": rule}})
     if rule != "typical":
         assert answer.choices[0].message.content == plain(CHAT, max_tokens=30).text
+        assert not hasattr(answer.choices[0], "speculation")
+
+
+@pytest.mark.parametrize("rule", ["match", "typical"])
+def test_an_approximate_text_is_called_so_whether_that_is_asked_or_not(live: Live, rule: str) -> None:
+    kind = {"rule": rule, "is_exact": rule == "match"}
+    asked = {"max_tokens": 20, "extra_body": {"speculation": {"rule": rule}}}
+    told = chat(live, max_tokens=20, extra_body={"speculation": {"rule": rule, "statistics": True}})
+    assert told.choices[0].speculation.items() >= kind.items()
+    chunks = list(chat(live, stream=True, **asked))
+    parts = [c.speculation for chunk in chunks for c in chunk.choices if hasattr(c, "speculation")]
+    written = live.client().completions.create(model=MODEL, prompt="the cat", **asked)
+    whole = [c.speculation for c in (*chat(live, **asked).choices, *written.choices) if hasattr(c, "speculation")]
+    assert (parts, whole) == (([kind], [kind, kind]) if rule == "typical" else ([], []))
 
 
 def test_errors_have_the_types_of_the_client(live: Live) -> None:

@@ -188,6 +188,8 @@ def _said(choice: Any) -> str:
     delta = getattr(choice, "delta", None)
     if delta is None:
         return getattr(choice, "text", None) or ""
+    if not hasattr(delta, "content"):
+        raise TypeError(f"a delta is {delta!r}")
     parts = [getattr(delta, name, None) or "" for name in _TEXTS]
     for call in getattr(delta, "tool_calls", None) or ():
         function = call.function

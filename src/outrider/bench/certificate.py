@@ -36,13 +36,15 @@ h2 { font-size: 1.05rem; margin-top: 2rem; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-size: .85rem; }
 th, td { padding: .25rem .6rem; text-align: left; vertical-align: top; border-bottom: 1px solid #ddd; }
+summary { font-size: 1.05rem; font-weight: bold; margin-top: 1.2rem; cursor: pointer; }
 pre { background: #f6f6f6; padding: 1rem; overflow-x: auto; font-size: .8rem; }
 </style>
 </head>
 <body>
 <h1>Certificate of losslessness</h1>
 <p class="verdict">{{ d.verdict }}</p>
-<p>Rule {{ d.settings.rule }}, drafters {{ d.settings.drafters | join(", ") }}, target {{ d.settings.model }},
+<p>Rule {{ d.settings.rule }}, drafters {{ d.settings.drafters | join(", ") }}, {% if d.settings.tree %}trees of
+{{ d.settings.tree }}{% else %}chains{% endif %}, target {{ d.settings.model }},
 temperature {{ d.settings.sampling.temperature }}; {{ d.provenance.date }}.</p>
 <h2>What was checked</h2>
 <div class="wide"><table><tr><th>claim</th><th>status</th><th>figures</th></tr>
@@ -54,20 +56,23 @@ temperature {{ d.settings.sampling.temperature }}; {{ d.provenance.date }}.</p>
 <p>Pearson's chi-square over pooled cells of the first {{ d.first_tokens }} tokens; an exact engine fails somewhere with
 probability {{ d.size }}.</p>
 <div class="wide"><table><tr><th>prefix</th><th>texts</th><th>cells</th><th>chi-square</th><th>p-value</th>
-<th>smallest visible total variation</th><th>accepted</th></tr>
+<th>smallest visible total variation</th><th>accepted of drafted</th></tr>
 {% for name, a in d.law.items() %}<tr><td>{{ name }}</td><td>{{ a.samples }}</td><td>{{ a.cells }}</td>
 <td>{{ "%.1f" | format(a.statistic) }}</td><td>{{ "%.3g" | format(a.p_value) }}</td>
-<td>{{ "%.3f" | format(a.smallest_difference) }} (power {{ a.power }})</td><td>{{ a.accepted }}</td></tr>
+<td>{{ "%.3f" | format(a.smallest_difference) }} (power {{ a.power }})</td>
+<td>{{ a.accepted }} of {{ a.drafted }}</td></tr>
 {% endfor %}</table></div>{% endif %}
 {% if d.logits %}<h2>Logits of verify passes against passes of one row</h2>
-<div class="wide"><table><tr><th>prompt</th><th>pass</th><th>largest difference</th></tr>
-{% for name, a in d.logits.items() %}{% for kind, value in a.items() %}<tr><td>{{ name }}</td><td>{{ kind }}</td>
-<td>{{ "%.3g" | format(value) }}</td></tr>{% endfor %}{% endfor %}</table></div>{% endif %}
+<p>Largest difference over the rows of each text.</p>
+<div class="wide"><table><tr><th>prompt</th>{% for kind in kinds %}<th>{{ kind }}</th>{% endfor %}</tr>
+{% for name, a in d.logits.items() %}<tr><td>{{ name }}</td>{% for kind in kinds %}<td>
+{%- if kind in a %}{{ "%.3g" | format(a[kind]) }}{% else %}-{% endif %}</td>{% endfor %}</tr>
+{% endfor %}</table></div>{% endif %}
 {% if d.runs %}<h2>Prompts</h2>
-<div class="wide"><table><tr><th>prompt</th><th>seed</th><th>tokens</th><th>passes</th><th>drafted</th>
+<div class="wide"><table><tr><th>prompt</th><th>seed</th><th>tokens</th><th>passes</th><th>accepted of drafted</th>
 <th>first difference</th><th>top-2 margin there</th></tr>
 {% for run in d.runs %}<tr><td>{{ run.prompt }}</td><td>{{ run.seed }}</td><td>{{ run.num_tokens }}</td>
-<td>{{ run.passes }}</td><td>{{ run.accepted }}</td>
+<td>{{ run.passes }}</td><td>{{ run.accepted }} of {{ run.drafted }}</td>
 <td>{% if not d.has_paths %}not compared{% elif run.divergence %}{{ run.divergence.place }}{% else %}none{% endif %}
 </td>
 <td>{% if d.has_paths and run.divergence %}{{ "%.3g" | format(run.divergence.margin) }}{% else %}-{% endif %}</td></tr>
@@ -78,14 +83,12 @@ probability {{ d.size }}.</p>
 <td>{% if a.difference is none %}{{ "a coin is asked twice" if a.check else "-" }}{% else %}{{ "%.3g" |
 format(a.difference) }}{% endif %}</td></tr>
 {% endfor %}</table></div>
-<h2>Enumerations of the rule</h2>
+<details><summary>Enumerations of the rule: {{ d.enumerations | length }}</summary>
 <div class="wide"><table><tr><th>enumeration</th><th>largest difference</th></tr>
 {% for name, a in d.enumerations.items() %}<tr><td>{{ name }}</td><td>{{ "%.2g" | format(a.difference) }}</td></tr>
-{% endfor %}</table></div>
-<h2>Settings</h2>
-<pre>{{ settings }}</pre>
-<h2>Made with</h2>
-<pre>{{ provenance }}</pre>
+{% endfor %}</table></div></details>
+<details><summary>Settings, with the hashes of all files</summary><pre>{{ settings }}</pre></details>
+<details><summary>Made with</summary><pre>{{ provenance }}</pre></details>
 </body>
 </html>
 """
@@ -130,7 +133,8 @@ def render(document: Mapping[str, Any]) -> str:
     colours = {True: "#2e7d32", False: "#c62828", None: "#9e9e9e"}
     shown = {name: json.dumps(document[name], indent=2, ensure_ascii=False) for name in ("settings", "provenance")}
     page = Environment(autoescape=True).from_string(_PAGE)
-    return page.render(d=document, colour=colours[document["is_lossless"]], **shown)
+    kinds = list(dict.fromkeys(kind for answer in document["logits"].values() for kind in answer))
+    return page.render(d=document, kinds=kinds, colour=colours[document["is_lossless"]], **shown)
 
 
 def write(document: Mapping[str, Any], folder: Path) -> tuple[Path, Path]:

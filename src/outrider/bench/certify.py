@@ -27,6 +27,8 @@ SIZE = 1e-3
 """Probability with which the tests of an exact engine fail, over all prefixes."""
 
 _TOGETHER = 4
+_WHOLE_DRAFT = FIRST_TOKENS + 64
+"""Texts whose first tokens are looked at may be so long: near its end a text is drafted less for."""
 _LOGIT_PROMPTS, _LOGIT_ROWS = 4, 64
 _SEEN = 1e-6
 """A fault is seen where it moves a probability by more than this."""
@@ -46,7 +48,7 @@ class Subject:
         params: how tokens are drawn; the seed is that of the first prompt.
         prompts: (name, token ids).
         samples: texts at each prefix whose law is tested.
-        prefixes: number of prompts that serve as prefixes.
+        prefixes: number of prefixes, each a prompt with the text up to the first draft token that was accepted.
         power: probability with which a difference of the stated size would be seen.
     """
 
@@ -101,13 +103,10 @@ def _model_parts(subject: Subject, done: Mapping[str, Mapping[str, Any]]) -> Ite
     numbers = range(len(subject.prompts))
     for first in range(0, len(numbers), _TOGETHER):
         group = numbers[first : first + _TOGETHER]
-        name = f"{group[0]} to {group[-1]}"
-        yield "paths", name, lambda group=group: _paths(subject, group)  # type: ignore[misc]
+        yield "paths", _group_name(subject, first), lambda group=group: _paths(subject, group)  # type: ignore[misc]
     for number in numbers[:_LOGIT_PROMPTS]:
         name, prompt = subject.prompts[number]
-        group = done["paths"][
-            f"{number - number % _TOGETHER} to {min(len(numbers), number - number % _TOGETHER + 4) - 1}"
-        ]
+        group = done["paths"][_group_name(subject, number)]
         text = [*prompt, *group[number % _TOGETHER]["tokens"]][: len(prompt) + _LOGIT_ROWS]
         yield (
             "logits",
@@ -116,8 +115,27 @@ def _model_parts(subject: Subject, done: Mapping[str, Mapping[str, Any]]) -> Ite
                 subject.off.target, text, len(p) - 1, n
             ),
         )
-    for name, prompt in subject.prompts[: subject.prefixes] if subject.has_law else ():
-        yield "law", name, lambda prompt=prompt: _law(subject, prompt)  # type: ignore[misc]
+    for name, prefix in _prefixes(subject, done) if subject.has_law else ():
+        yield "law", name, lambda prefix=prefix: _law(subject, prefix)  # type: ignore[misc]
+
+
+def _prefixes(subject: Subject, done: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, Sequence[int]]]:
+    """Names and tokens of the prefixes: first those of the prompts where a draft token was accepted."""
+    found: list[tuple[str, Sequence[int]]] = []
+    without: list[tuple[str, Sequence[int]]] = []
+    for number, (name, prompt) in enumerate(subject.prompts):
+        before = done["paths"][_group_name(subject, number)][number % _TOGETHER]["before_draft"]
+        if before is None:
+            without.append((name, prompt))
+        else:
+            found.append((f"{name} and {len(before)} tokens" if before else name, [*prompt, *before]))
+    return [*found, *without][: subject.prefixes]
+
+
+def _group_name(subject: Subject, number: int) -> str:
+    """Name of the part in which a prompt was run."""
+    first = number - number % _TOGETHER
+    return f"{first} to {min(len(subject.prompts), first + _TOGETHER) - 1}"
 
 
 def _paths(subject: Subject, group: Sequence[int]) -> list[dict[str, Any]]:
@@ -132,12 +150,14 @@ def _law(subject: Subject, prompt: Sequence[int]) -> dict[str, Any]:
     """The test at one prefix."""
     params = replace(subject.params, max_tokens=FIRST_TOKENS, min_tokens=0)
     cells = exact_cells(subject.off, prompt, params, subject.samples)
-    before = subject.on.stats.accepted
-    answer = chi_square(cells, sample_texts(subject.on, prompt, params, subject.speculation, subject.samples))
+    before, longer = subject.on.stats, replace(params, max_tokens=_WHOLE_DRAFT)
+    drafted, accepted = before.drafted, before.accepted
+    texts = sample_texts(subject.on, prompt, longer, subject.speculation, subject.samples, FIRST_TOKENS)
+    answer = chi_square(cells, texts)
     size = SIZE / subject.prefixes
     seen = smallest_difference(subject.samples, answer["degrees"], size, subject.power)
-    accepted = subject.on.stats.accepted - before
-    return answer | {"size": size, "power": subject.power, "smallest_difference": seen, "accepted": accepted}
+    tried = {"drafted": subject.on.stats.drafted - drafted, "accepted": subject.on.stats.accepted - accepted}
+    return answer | {"size": size, "power": subject.power, "smallest_difference": seen, **tried}
 
 
 class Ledger(Journal):

@@ -28,7 +28,8 @@ def charts(document: Mapping[str, Any], rounds: Sequence[Round]) -> list[tuple[s
         "Cost of a target pass by rows, milliseconds": _widths(document["provenance"].get("passes", [])),
         "Tokens a second by requests at once": _loads(document["loads"]),
     }
-    return [(title, chart.to_dict()) for title, chart in made.items() if chart is not None]
+    whole = {title: chart.configure_legend(labelLimit=600) for title, chart in made.items() if chart is not None}
+    return [(title, chart.to_dict()) for title, chart in whole.items()]
 
 
 def _name(row: Mapping[str, Any]) -> str:

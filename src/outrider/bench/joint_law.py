@@ -77,19 +77,30 @@ def exact_cells(engine: Engine, prompt: Sequence[int], params: SamplingParams, c
 
 
 def sample_texts(
-    engine: Engine, prompt: Sequence[int], params: SamplingParams, speculation: Speculation, count: int
+    engine: Engine, prompt: Sequence[int], params: SamplingParams, speculation: Speculation, count: int, length: int
 ) -> Counter[Cell]:
-    """Texts of the engine, each with noise of its own, and how often they came.
+    """First tokens of texts of the engine, each with noise of its own, and how often they came.
+
+    Args:
+        engine: the engine with drafters.
+        prompt: token ids.
+        params: how tokens are drawn; texts may be longer than what is looked at, so that drafts are not cut short.
+        speculation: how the texts are speculated on.
+        count: number of texts.
+        length: tokens of each that are looked at; then it is ended.
 
     Raises:
         GenerationError: a request failed.
     """
-    requests = engine.submit(prompt, replace(params, n=count), speculation)
+    requests = {r.request_id: r for r in engine.submit(prompt, replace(params, n=count), speculation)}
     while engine.num_unfinished:
         for event in engine.step():
             if event.error is not None:
                 raise GenerationError(event.error, ())
-    return Counter(tuple(request.output) for request in requests)
+            request = requests[event.request_id]
+            if event.finish_reason is None and request.num_output >= length:
+                engine.abort(request)
+    return Counter(tuple(request.output[:length]) for request in requests.values())
 
 
 def chi_square(cells: dict[Cell, float], seen: Counter[Cell]) -> dict[str, Any]:

@@ -65,7 +65,7 @@ class Local:
             self.engines[arm.name] = build_engine(
                 loaded, drafters=arm.drafters, policy=arm.policy, config=config, progress=False
             )
-            self.asked[arm.name] = Speculation(rule=rule, length=arm.length)
+            self.asked[arm.name] = Speculation(rule=rule, length=arm.length, tree=arm.tree)
 
     @property
     def kinds(self) -> tuple[str, ...]:

@@ -25,6 +25,7 @@ h2 { font-size: 1.05rem; margin-top: 2.2rem; }
 table { border-collapse: collapse; font-size: .85rem; }
 th, td { padding: .25rem .6rem; text-align: right; white-space: nowrap; border-bottom: 1px solid #ddd; }
 th:first-child, td:first-child { text-align: left; position: sticky; left: 0; background: #fff; }
+[id^="plot-"] { max-width: 100%; overflow-x: auto; }
 pre { background: #f6f6f6; padding: 1rem; overflow-x: auto; font-size: .8rem; }
 </style>
 <script>{{ bundle }}</script>

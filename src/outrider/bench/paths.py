@@ -45,6 +45,10 @@ def compare_paths(
         prompts: token ids.
         params: one for each prompt, with its seed.
         speculation: how the texts are speculated on.
+
+    Returns:
+        What was seen of each prompt; "before_draft" is the text up to the first draft token that was accepted, None
+        where none was.
     """
     requests = [on.submit(*asked, speculation)[0] for asked in zip(prompts, params, strict=True)]
     served = collect(on, requests)
@@ -52,13 +56,16 @@ def compare_paths(
     for prompt, asked, got in zip(prompts, params, served, strict=True):
         (plain,) = collect(off, off.submit(prompt, asked, Speculation(off=True)))
         place = first_difference(tuple(plain.tokens), tuple(got.tokens))
+        accepted = next((number for number, who in enumerate(got.provenance) if who.accepted), None)
         found.append(
             {
                 "seed": asked.seed,
                 "num_tokens": len(plain.tokens),
                 "tokens": plain.tokens,
                 "passes": got.stats.steps,
+                "drafted": got.stats.drafted,
                 "accepted": got.stats.accepted,
+                "before_draft": None if accepted is None else got.tokens[:accepted],
                 "divergence": None if place is None else _margins(off, prompt, plain.tokens, place, asked),
             }
         )

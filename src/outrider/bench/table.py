@@ -19,6 +19,10 @@ _DRAFTS = (
     "drafter", "task", "tokens a pass", "acceptance", "accepted length", "none accepted", "coverage", "wasted rows",
     "in loops",
 )  # fmt: skip
+_TIMES = (
+    "drafter", "task", "ms a token on", "off", "draft s", "passes s", "other s", "first token s off", "peak MB on",
+    "off", "accepted at place 1, 2, ...",
+)  # fmt: skip
 _RATES = (
     "block_efficiency", "acceptance_rate", "mean_accepted_length", "zero_accept_fraction", "coverage",
     "wasted_row_fraction", "loop_share",
@@ -26,8 +30,12 @@ _RATES = (
 
 
 def summary_tables(rows: Sequence[Mapping[str, Any]]) -> list[Table]:
-    """How fast, and what became of the drafts: a line for each kind of run and task."""
-    return [_table(_SPEED, rows, _speed_cells), _table(_DRAFTS, rows, _draft_cells)]
+    """How fast, what became of the drafts, where time and memory went: a line for each kind of run and task."""
+    return [
+        _table(_SPEED, rows, _speed_cells),
+        _table(_DRAFTS, rows, _draft_cells),
+        _table(_TIMES, rows, _time_cells),
+    ]
 
 
 def _table(
@@ -128,5 +136,16 @@ def _draft_cells(row: Mapping[str, Any]) -> list[str]:
     return [_number(row.get(name), 2) for name in _RATES]
 
 
-def _number(value: float | None, digits: int) -> str:
-    return "-" if value is None else f"{value:.{digits}f}"
+def _time_cells(row: Mapping[str, Any]) -> list[str]:
+    spent = [_number(row[f"{part}_seconds_on"], 2) for part in ("draft", "verify", "other")]
+    return [
+        *(_number(row[f"seconds_per_token_{side}"], 1, 1e3) for side in ("on", "off")),
+        *spent,
+        _number(row["first_token_seconds_off"], 2),
+        *(_number(row[f"peak_bytes_{side}"], 0, 1e-6) for side in ("on", "off")),
+        " ".join(_number(rate, 2) for rate in row.get("acceptance_rate_at") or ()) or "-",
+    ]
+
+
+def _number(value: float | None, digits: int, scale: float = 1.0) -> str:
+    return "-" if value is None else f"{value * scale:.{digits}f}"

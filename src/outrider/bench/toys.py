@@ -5,6 +5,7 @@ the same seed gives the same laws everywhere.
 """
 
 from collections.abc import Callable, Sequence
+from itertools import cycle
 from types import SimpleNamespace
 from typing import Any
 
@@ -135,8 +136,19 @@ class ToyTarget:
         return SimpleNamespace(logits=torch.from_numpy(np.stack(wanted)), hidden={}, seconds=0.0)
 
 
-def draw_tree(coins: Any, drafter: Toy, widths: Sequence[int], draw: Draw, steps: Steps = STEPS) -> Proposal:
-    """A tree with `widths[d]` children a node at depth d, drawn from the drafter's laws."""
+def draw_tree(
+    coins: Any, drafter: Toy, widths: Sequence[int | Sequence[int]], draw: Draw, steps: Steps = STEPS
+) -> Proposal:
+    """A tree drawn from the drafter's laws.
+
+    Args:
+        coins: the draft's chance.
+        drafter: its laws.
+        widths: children of a node at each depth; or of each node of that depth in turn, over again where there are
+            more nodes.
+        draw: how children are drawn.
+        steps: the steps of drafting.
+    """
     tokens: list[int] = []
     parents: list[int] = []
     draws: list[int] = []
@@ -145,9 +157,12 @@ def draw_tree(coins: Any, drafter: Toy, widths: Sequence[int], draw: Draw, steps
     frontier: list[tuple[int, Text]] = [(-1, ())]
     for width in widths:
         following = []
-        for parent, text in frontier:
+        counts = (width,) if isinstance(width, int) else width
+        for (parent, text), count in zip(frontier, cycle(counts), strict=False):
+            if not count:
+                continue
             law, position = drafter.numpy_law(text), len(PROMPT) + len(drafter.history.output) + len(text)
-            drawn = steps.draw_children(coins, law, Place(parent, position), width, draw)
+            drawn = steps.draw_children(coins, law, Place(parent, position), count, draw)
             if drawn.tokens:
                 rows.append(law if drawn.law is None else drawn.law)
             for token, kind in zip(drawn.tokens, drawn.kinds, strict=True):

@@ -15,6 +15,8 @@ __all__ = ["Claim", "claims", "verdict"]
 
 _ROUNDING_SHARE = 4.0
 """A text may part where the draw was decided by less than this many times the largest difference of logits."""
+_ENOUGH = 0.05
+"""Accepted draft tokens a sampled text from which on the law of speculation was tried, and not only the target's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +50,10 @@ def claims(parts: Mapping[str, Mapping[str, Any]], rule: Rule, settings: Mapping
     if rule is Rule.MATCH or (rule.is_exact and settings["is_greedy"]):
         found.append(_paths(parts, settings))
     else:
-        why = "the rule keeps the law, not the path: equal seeds may give other texts" if rule.is_exact else "TYPICAL"
-        found.append(Claim("equal seeds give equal texts with speculation on and off", "not checked", f"{why}"))
+        why = "the rule keeps the law, not the path: equal seeds may give other texts"
+        if not rule.is_exact:
+            why = f"{rule.name} is approximate: it keeps neither the text nor the law"
+        found.append(Claim("equal seeds give equal texts with speculation on and off", "not checked", why))
     found.append(_logits(parts["logits"], settings["is_invariant"]))
     if rule.is_exact and rule is not Rule.MATCH and not settings["is_greedy"]:
         found.append(_joint_law(parts["law"]))
@@ -111,6 +115,10 @@ def _paths(parts: Mapping[str, Mapping[str, Any]], settings: Mapping[str, Any]) 
     return Claim(f"{text}, up to rounding of the logits", "holds", f"{detail}; all within the rounding of the logits")
 
 
+def _count(number: int, one: str, many: str = "") -> str:
+    return f"{number} {one if number == 1 else many or f'{one}s'}"
+
+
 def largest_logit_difference(answers: Mapping[str, Any]) -> float:
     """Over all prompts and kinds of passes."""
     return max((value for answer in answers.values() for value in answer.values()), default=0.0)
@@ -121,7 +129,8 @@ def _logits(answers: Mapping[str, Any], is_invariant: bool) -> Claim:
     if not answers:
         return Claim(text, "not checked", "no prompt was compared")
     worst = largest_logit_difference(answers)
-    detail = f"largest difference {worst:.3g} over {len(answers)} texts, chains of 2 to 32 rows and trees of up to 32"
+    kinds = dict.fromkeys(kind for answer in answers.values() for kind in answer)
+    detail = f"largest difference {worst:.3g} over {_count(len(answers), 'text')}: {', '.join(kinds)}"
     if worst == 0.0:
         return Claim(f"{text}, bit for bit", "holds", detail)
     if is_invariant:
@@ -140,11 +149,13 @@ def _joint_law(answers: Mapping[str, Any]) -> Claim:
     seen = max(answer["smallest_difference"] for answer in tried)
     lowest = min(answer["p_value"] for answer in tried)
     detail = (
-        f"{len(tried)} prefixes, {tried[0]['samples']} texts each, smallest p-value {lowest:.3g}; a total variation of "
-        f"{seen:.3g} would have been seen with probability {tried[0]['power']:g}"
+        f"{_count(len(tried), 'prefix', 'prefixes')}, {tried[0]['samples']} texts each, smallest p-value {lowest:.3g}; "
+        f"a total variation of {seen:.3g} would have been seen with probability {tried[0]['power']:g}"
     )
-    if not failing and not any(answer["accepted"] for answer in tried):
-        return Claim(text, "not checked", f"{detail}; but no draft was ever accepted, so nothing was tried")
+    drafted, accepted, texts = (sum(answer[name] for answer in tried) for name in ("drafted", "accepted", "samples"))
+    detail += f"; {accepted} of {drafted} draft tokens accepted"
+    if not failing and accepted < _ENOUGH * texts:
+        return Claim(text, "not checked", f"{detail}, too few to have tried more than the target itself")
     return Claim(
         text, "fails" if failing else "holds", detail + (f"; fails at {', '.join(failing)}" if failing else "")
     )

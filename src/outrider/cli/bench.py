@@ -51,6 +51,13 @@ def command(
     length: Annotated[
         str | None, typer.Option(metavar="<numbers>", help="Draft tokens a step, as in 4,8; each is measured.")
     ] = None,
+    tree: Annotated[
+        str | None,
+        typer.Option(
+            metavar="<trees>",
+            help="Draft trees, not chains: children of a node x nodes of a step, as in 4x8,3x16; each is measured.",
+        ),
+    ] = None,
     policy: Annotated[
         str | None, typer.Option(help="As in generate. Default: heuristic, or fixed where --length is given.")
     ] = None,
@@ -116,6 +123,7 @@ def command(
         model=model,
         drafters=tuple(drafter or ()),
         length=length,
+        tree=tree,
         policy=policy,
         rule=rule,
         use_prediction=use_prediction,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from outrider.bench.arms import Arm, plan_arms
 from outrider.cli.loading import Loading
-from outrider.cli.speculating import check_drafters
+from outrider.cli.speculating import check_drafters, read_speculation
 from outrider.core.params import Rule, SamplingParams, Speculation
 from outrider.errors import InvalidRequestError, UnsupportedError
 
@@ -29,7 +29,7 @@ _EXTRAS = {
     "--html": {"altair": "altair", "vl_convert": "vl-convert-python"},
     "--endpoint": {"openai": "openai", "httpx": "httpx", "prometheus_client": "prometheus-client"},
 }
-_MODEL_ONLY = ("drafters", "length", "policy", "rule", "use_prediction", "ignore_eos", "concurrency")
+_MODEL_ONLY = ("drafters", "length", "tree", "policy", "rule", "use_prediction", "ignore_eos", "concurrency")
 _SERVER_ONLY = ("endpoint_off", "on_body", "off_body")
 
 
@@ -44,6 +44,7 @@ class BenchJob:
     model: str | None
     drafters: tuple[str, ...]
     length: str | None
+    tree: str | None
     policy: str | None
     rule: str | None
     use_prediction: bool
@@ -95,7 +96,14 @@ class BenchJob:
         lengths = [] if self.length is None else _numbers("length", self.length, int, lambda n: n >= 1)
         for length in lengths:
             Speculation(length=length)
-        return plan_arms(self.drafters or ("ngram",), lengths, self.policy)
+        return plan_arms(self.drafters or ("ngram",), lengths, self.policy, self.trees())
+
+    def trees(self) -> list[str]:
+        """Bounds of the trees, each once; none for chains."""
+        trees = [] if self.tree is None else list(dict.fromkeys(self.tree.split(",")))
+        for tree in trees:
+            read_speculation(self.speculation_rule().value, None, tree)
+        return trees
 
     def drafters_of_arms(self) -> list[str]:
         """All drafters that are measured, alone or with others."""

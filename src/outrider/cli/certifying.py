@@ -72,7 +72,7 @@ class _Any:
     """Stands for answers that are only counted."""
 
     def __getitem__(self, _key: Any) -> Any:
-        return [{"tokens": []}] * 4
+        return [{"tokens": [], "before_draft": None}] * 4
 
 
 def _subject(job: CertifyJob, loaded: LoadedModel, params: SamplingParams, ledger: Ledger) -> Subject:

@@ -94,6 +94,7 @@ def _measure(toy: "Toy", rounds: int, seed: int) -> dict[str, Any]:
 def _figures(toy: "Toy", measured: "Rounds", expected: "Expected | None") -> dict[str, Any]:
     return {
         "rule": toy.rule.value,
+        "is_exact": toy.rule.is_exact,
         "draw": toy.draw.name.lower(),
         "rounds": len(measured.lengths),
         "acceptance_rate": measured.acceptance_rate,
@@ -114,7 +115,7 @@ def _print(rows: list[dict[str, Any]]) -> None:
     lines = [head]
     for row in rows:
         shown = [f"{row[name]:.3f}" if row[name] is not None else "-" for name in _NUMBERS]
-        kept = "yes" if row["keeps_the_law"] else "no"
+        kept = ("yes" if row["keeps_the_law"] else "no") + ("" if row["is_exact"] else ", approximate")
         lines.append((row["rule"], row["draw"], *shown, f"{row['distance']:.4f}", kept))
     print_rows(lines, right=range(2, 7))
 

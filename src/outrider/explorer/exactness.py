@@ -101,13 +101,20 @@ def exactness(toy: Toy, rounds: int, seed: int) -> dict[str, Any]:
         "p_value": agreement.p_value,
         "matches": agreement.matches,
         "draw": toy.draw.name.lower(),
+        "is_exact": toy.rule.is_exact,
     }
     rows = {"laws": law_rows(toy, measured), "accepted": _accepted(measured, expected, rounds)}
-    return {"numbers": numbers, "rows": rows, "words": _words(agreement, int(measured.emitted.sum()))}
+    return {"numbers": numbers, "rows": rows, "words": _words(agreement, int(measured.emitted.sum()), toy.rule)}
 
 
-def _words(agreement: Agreement, tokens: int) -> str:
+def _words(agreement: Agreement, tokens: int, rule: Rule) -> str:
     """What the test says."""
+    if not rule.is_exact:
+        return f"{rule.value} is approximate. {_compared(agreement, tokens)}"
+    return _compared(agreement, tokens)
+
+
+def _compared(agreement: Agreement, tokens: int) -> str:
     found = f"{tokens:,} tokens lie {agreement.distance:.4f} from the target's law"
     if agreement.matches:
         return (

@@ -86,13 +86,19 @@ class Choice:
         return piece
 
     def speculation(self, piece: Piece, *, statistics: bool, provenance: bool) -> dict[str, Any] | None:
-        """What the answer tells of speculation; None where nothing was asked or there is nothing yet."""
+        """What the answer tells of speculation; None where there is nothing to tell yet, or nobody asked.
+
+        That a text was judged by an approximate rule is told whether it was asked for or not.
+        """
         told: dict[str, Any] = {}
         if provenance:
             told["provenance"] = [
                 {"token": token, "source": p.source, "accepted": p.accepted, "depth": p.depth}
                 for token, p in zip(piece.tokens, piece.provenance, strict=True)
             ]
+        rule = self.request.speculation.rule
+        if self.finish_reason is not None and (statistics or not rule.is_exact):
+            told |= {"rule": rule.value, "is_exact": rule.is_exact}
         if statistics and self.finish_reason is not None:
             told["statistics"] = self.request.stats.as_dict()
         return told or None

@@ -70,7 +70,7 @@ class SpeculationFields(_Fields):
         None, description='Draft trees: "3x16" is width x nodes; left out: chains.'
     )
     rule: Literal["match", "token", "block", "traversal", "typical"] = Field(
-        "match", description="How drafts are judged; typical is approximate."
+        "match", description="How drafts are judged; typical is approximate, and each answer says so."
     )
     draw: Literal["deterministic", "shared_noise", "iid", "without_replacement", "top_plus_sample"] | None = Field(
         None, description="How a draft model draws; left out: as the rule likes best."
