@@ -153,11 +153,18 @@ static inline void transpose(const float (*from)[16], float (*to)[16]) {
 #endif
 }
 
-// Scores of `count` keys (a multiple of 16) from `first` on, for the queries of `member` (a bit each).
-static void score_keys(Scratch& scratch, const uint16_t* keys, int64_t head_dim, int64_t first, int64_t count,
-                       int64_t num_queries, uint32_t member) {
+// Has rows of a cache on their way before they are read, or `written`.
+static inline void fetch(const uint16_t* rows, int64_t count, bool written = false) {
+  for (int64_t place = 0; place < count; place += 32)
+    written ? __builtin_prefetch(rows + place, 1) : __builtin_prefetch(rows + place, 0, 2);
+}
+
+// Scores of `count` keys (a multiple of 16) from `first` on, for the queries of `member` (a bit each); `values` are fetched.
+static void score_keys(Scratch& scratch, const uint16_t* keys, const uint16_t* values, int64_t head_dim, int64_t first,
+                       int64_t count, int64_t num_queries, uint32_t member) {
   alignas(64) float products[16][16], turned[16][16];
   for (int64_t key = 0; key < count; key += 16) {
+    fetch(values + key * head_dim, 16 * head_dim);
     multiply_keys(scratch.queries, keys + key * head_dim, head_dim, products);
     transpose(products, turned);
     for (int64_t query = 0; query < num_queries; query++)
@@ -281,13 +288,14 @@ static inline void lay_out_weights(Scratch& scratch, int64_t key, int64_t num_qu
   }
 }
 
-// One item: `result` takes [16][head dim] weighted values, then 16 maxima, then 16 sums.
-static void attend(Scratch& scratch, const Pass& pass, const Heads& heads, const Item& item, int64_t layer,
+// One item: `result` takes [16][head dim] weighted values, then 16 maxima, then 16 sums. The keys of `next` are fetched.
+static void attend(Scratch& scratch, const Pass& pass, const Heads& heads, const Item& item, const Item& next, int64_t layer,
                    const uint16_t* queries, float scale, float* result) {
   const Segment& segment = *item.segment;
   const int64_t head_dim = heads.head_dim, span = item.span * kSpan, num_queries = item.num_queries;
   const uint16_t* keys = held(segment, heads, layer, 0, item.head);
   const uint16_t* values = held(segment, heads, layer, 1, item.head);
+  const uint16_t* next_keys = held(*next.segment, heads, layer, 0, next.head) + next.span * kSpan * head_dim;
 #ifdef __AMX_BF16__
   scratch.shapes.set(16, 2 * kStep, kStep / 2);
 #endif
@@ -307,14 +315,14 @@ static void attend(Scratch& scratch, const Pass& pass, const Heads& heads, const
   const int64_t shared = in_blocks(fork - span), own = in_blocks(end - fork);
   constexpr uint32_t kAll = ~0u;
 
-  score_keys(scratch, keys + span * head_dim, head_dim, 0, shared, num_queries, kAll);
+  score_keys(scratch, keys + span * head_dim, values + span * head_dim, head_dim, 0, shared, num_queries, kAll);
   for (int index = 0; own > 0 && index < lines.count; index++) {
     const uint16_t* from = keys + fork * head_dim;
     if (lines.line[index] >= 0) {
       copy_line(scratch.line_keys, keys, pass, segment, lines.line[index], fork, fork + own, head_dim);
       from = scratch.line_keys.data();
     }
-    score_keys(scratch, from, head_dim, shared, own, num_queries, lines.member[index]);
+    score_keys(scratch, from, values + fork * head_dim, head_dim, shared, own, num_queries, lines.member[index]);
   }
   float* tops = result + kQueries * head_dim;
   for (int64_t query = 0; query < num_queries; query++) {
@@ -322,6 +330,7 @@ static void attend(Scratch& scratch, const Pass& pass, const Heads& heads, const
     memset(scratch.sums[query], 0, size_t(head_dim) * 4);
   }
   for (int64_t key = 0; key < shared; key += kBlock) {
+    fetch(next_keys + key * head_dim, kBlock * head_dim);
     lay_out_weights(scratch, key, num_queries, kAll);
     add_values(scratch, values + (span + key) * head_dim, head_dim, num_queries);
   }

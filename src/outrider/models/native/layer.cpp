@@ -53,11 +53,15 @@ void product(TileShapes& shapes, const Matrix& matrix, const Rows& rows, float* 
     multiply_panel(shapes, matrix, part, panel, tile);
     const int64_t column = panel * kPanel, width = std::min<int64_t>(kPanel, matrix.out - column);
     for (int64_t row = 0; row < part.num_rows; row++) {
-      float* into = to + (first + row) * stride + column;
-      for (int64_t index = 0; index < width; index++) {
-        const float value = tile.values[row][index] + (matrix.bias ? matrix.bias[column + index] : 0.0f);
-        into[index] = kAdd ? into[index] + value : value;
-      }
+      float *into = to + (first + row) * stride + column, *from = tile.values[row];
+      if (matrix.bias)
+        for (int64_t index = 0; index < kPanel; index += kLanes)
+          store(from + index, load(from + index) + load(matrix.bias + column + index));
+      if (width == kPanel)
+        for (int64_t index = 0; index < kPanel; index += kLanes)
+          store(into + index, kAdd ? load(into + index) + load(from + index) : load(from + index));
+      else
+        for (int64_t index = 0; index < width; index++) into[index] = kAdd ? into[index] + from[index] : from[index];
     }
   });
 }
@@ -180,6 +184,13 @@ void place_head(const Layer& layer, const Heads& heads, const Pass& pass, const 
   }
 }
 
+// Has the places of the cache that a few rows are about to be written to on their way.
+void fetch_places(const Heads& heads, const Segment& segment, int64_t number) {
+  for (int64_t head = 0; head < heads.num_kv_heads && segment.num_rows <= kQueries; head++)
+    for (int64_t kind = 0; kind < 2; kind++)
+      fetch(held(segment, heads, number, kind, head) + segment.num_cached * heads.head_dim, segment.num_rows * heads.head_dim, true);
+}
+
 }  // namespace
 
 extern "C" {
@@ -207,6 +218,9 @@ void outrider_layer(const Layer* layer, const Pass* pass, int64_t number, float*
   {
     Scratch scratch;
     TileShapes& shapes = scratch.shapes;
+    const size_t threads = size_t(omp_get_num_threads());
+#pragma omp for nowait
+    for (int64_t index = 0; index < pass->num_segments; index++) fetch_places(heads, pass->segments[index], number);
 #pragma omp for
     for (int64_t row = 0; row < rows; row++)
       norm_row(stream + row * hidden, layer->attention_norm, hidden, layer->norm_eps, buffers.normed, row);
@@ -223,7 +237,8 @@ void outrider_layer(const Layer* layer, const Pass* pass, int64_t number, float*
 #pragma omp barrier
 #pragma omp for schedule(dynamic)
     for (size_t item = 0; item < work.items.size(); item++)
-      attend(scratch, *pass, heads, work.items[item], number, buffers.queries, scale, buffers.results + int64_t(item) * result_size);
+      attend(scratch, *pass, heads, work.items[item], work.items[std::min(item + threads, work.items.size() - 1)], number,
+             buffers.queries, scale, buffers.results + int64_t(item) * result_size);
 #pragma omp for
     for (size_t index = 0; index < work.groups.size(); index++) {
       const ItemGroup& group = work.groups[index];
