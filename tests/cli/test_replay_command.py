@@ -36,12 +36,12 @@ def played(*words: str) -> dict[str, Any]:
 
 
 def test_a_replay_tells_what_generate_told(model: str, records: str) -> None:
-    document = played(records, "-d", "ngram:max=3,min=1", "--length", "5", "--policy", "heuristic")
+    document = played(records, "-d", "ngram:max=3,min=1", "--length", "5", "--policy", "heuristic:costs=false")
     stats = [
         json.loads(
             run(
                 *("generate", text, "-m", model, *SHORT, "--temperature", "0", "--json"),
-                *("-d", "ngram:max=3,min=1", "--length", "5", "--policy", "heuristic"),
+                *("-d", "ngram:max=3,min=1", "--length", "5", "--policy", "heuristic:costs=false"),
             ).stdout
         )["stats"]
         for text in PROMPTS

@@ -158,7 +158,7 @@ def test_the_live_view_streams_and_ends_and_a_saved_run_opens_again(watch, tmp_p
         pytest.skip("smollm2 is not on this machine; outrider models pull smollm2")
     with serving("smollm2") as (url, _):
         page = watch(url)
-        page.open("?view=live&max_tokens=64")
+        page.open("?view=live&max_tokens=192")
         seen = page.page.evaluate_handle(
             """() => { const seen = new Set(), box = document.getElementById("text-on");
             new MutationObserver(() => seen.add(box.textContent.length)).observe(box, { childList: true });
