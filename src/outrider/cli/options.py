@@ -38,7 +38,11 @@ __all__ = [
 
 Model = Annotated[str, typer.Option("--model", "-m", help="smollm2, a model folder, a .gguf file or a hub name.")]
 Dtype = Annotated[
-    str, typer.Option(help="auto, float32, bfloat16 or float16; auto keeps the blocks of a GGUF file where it can.")
+    str,
+    typer.Option(
+        help="auto, float32, bfloat16 or float16; auto keeps the blocks of a GGUF file where it can, and "
+        "multiplies them by activations of eight bits."
+    ),
 ]
 Quantize = Annotated[
     str,

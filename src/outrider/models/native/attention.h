@@ -8,7 +8,6 @@
 // fixed positions, keys that a query does not see add exact zeros, and the nodes of a tree read copies of their own
 // path's keys, in its order.
 #pragma once
-#include <immintrin.h>
 
 #include <vector>
 

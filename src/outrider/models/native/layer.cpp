@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 #include <limits>
 
 #include "attention.h"
@@ -137,12 +138,14 @@ struct Workspace {
     return reinterpret_cast<T*>(begin);
   }
 
-  Rows take_rows(int64_t num_rows, int64_t size) {
-    Rows rows{nullptr, nullptr, nullptr, nullptr, padded(size), num_rows, Rows::height_for(num_rows)};
+  // Rows for products with these matrices; what none of them reads is not written, but has its place all the same.
+  Rows take_rows(int64_t num_rows, int64_t size, std::initializer_list<const Matrix*> readers) {
+    Rows rows{nullptr, nullptr, nullptr, nullptr, padded(size), num_rows, Rows::height_for(num_rows), false};
     rows.values = take<uint16_t>(rows.groups() * rows.group_size());
     rows.bytes = take<int8_t>(rows.groups() * rows.group_size());
     rows.scales = take<Scale>(rows.groups() * rows.group_scales());
     rows.sums = take<HalfSums>(rows.groups() * rows.group_scales());
+    rows.has_bytes = std::any_of(readers.begin(), readers.end(), [](const Matrix* matrix) { return matrix->kind != kBfloat16; });
     return rows;
   }
 
@@ -158,9 +161,9 @@ struct Buffers {
 
 Buffers lay_out(Workspace& space, const Layer& layer, int64_t num_rows, int64_t num_items) {
   Buffers buffers;
-  buffers.normed = space.take_rows(num_rows, layer.hidden_size);
-  buffers.attended = space.take_rows(num_rows, layer.num_heads * layer.head_dim);
-  buffers.gated = space.take_rows(num_rows, layer.intermediate_size);
+  buffers.normed = space.take_rows(num_rows, layer.hidden_size, {&layer.query, &layer.key, &layer.value, &layer.gate, &layer.up});
+  buffers.attended = space.take_rows(num_rows, layer.num_heads * layer.head_dim, {&layer.output});
+  buffers.gated = space.take_rows(num_rows, layer.intermediate_size, {&layer.down});
   buffers.queries = space.take<uint16_t>(num_rows * layer.num_heads * layer.head_dim);
   buffers.qkv = space.take<float>(num_rows * (layer.num_heads + 2 * layer.num_kv_heads) * layer.head_dim);
   buffers.results = space.take<float>(num_items * kQueries * (layer.head_dim + 2));
@@ -264,14 +267,14 @@ void outrider_layer(const Layer* layer, const Pass* pass, int64_t number, float*
 // Bytes of workspace that the head needs for so many rows.
 int64_t outrider_head_workspace(const Matrix* head, int64_t num_rows) {
   Workspace space(nullptr);
-  space.take_rows(num_rows, head->in);
+  space.take_rows(num_rows, head->in, {head});
   return space.bytes();
 }
 
 // logits[index] = head(norm(stream[rows[index]])), float32.
 void outrider_head(const Matrix* head, const float* norm, double eps, const float* stream, const int64_t* rows,
                    int64_t num_rows, int64_t num_threads, uint8_t* workspace, float* logits) {
-  const Rows fed = Workspace(workspace).take_rows(num_rows, head->in);
+  const Rows fed = Workspace(workspace).take_rows(num_rows, head->in, {head});
 #pragma omp parallel num_threads(int(num_threads))
   {
     TileShapes shapes;

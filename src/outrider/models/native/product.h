@@ -7,7 +7,6 @@
 #pragma once
 #include "rows.h"
 #ifdef __AMX_BF16__
-#include <immintrin.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif

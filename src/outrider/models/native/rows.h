@@ -27,6 +27,7 @@ struct Rows {
   HalfSums* sums;          // the same
   int64_t size, num_rows;  // numbers of a row, a multiple of a step
   int64_t height;          // 16, or less where the pass has fewer rows: 1, 2, 4 or 8
+  bool has_bytes;          // whether the second form is written, too
 
   static int64_t height_for(int64_t num_rows) { return num_rows > 8 ? 16 : num_rows > 4 ? 8 : num_rows > 2 ? 4 : num_rows; }
   int64_t groups() const { return (num_rows + height - 1) / height; }
@@ -42,7 +43,7 @@ struct Rows {
   uint16_t* at(int64_t row, int64_t column) const { return values + place(row, column); }
   // writes the bytes of steps [first, last) of a row whose bfloat16 numbers are there
   void write_bytes(int64_t row, int64_t first, int64_t last) const {
-    for (int64_t step = first; step < last; step++) {
+    for (int64_t step = first; step < last && has_bytes; step++) {
       const int64_t at = scale_place(row, step);
       to_bytes(values + place(row, step * kStep), bytes + place(row, step * kStep), scales[at], sums[at]);
     }
@@ -51,7 +52,7 @@ struct Rows {
   Rows from(int64_t first, int64_t count) const {
     const int64_t group = first / height;
     return {values + group * group_size(), bytes + group * group_size(), scales + group * group_scales(),
-            sums + group * group_scales(), size, count, height};
+            sums + group * group_scales(), size, count, height, has_bytes};
   }
 
  private:
