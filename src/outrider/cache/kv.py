@@ -5,10 +5,12 @@ It knows layers, heads and rows; it does not know tokens, positions or masks. In
 written are finite. Attention may therefore read whole key blocks under a mask.
 """
 
+import math
 from collections.abc import Sequence
 
 import torch
 
+from outrider.cache.pages import PAGE_BYTES, large_zeros
 from outrider.cache.slots import check_nodes
 from outrider.cache.slotted import SlottedCache
 
@@ -63,7 +65,7 @@ class KVCache(SlottedCache):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all slots' tensors."""
+        """Bytes of all slots' tensors; each may take up to a large page more."""
         return sum(tensor.nbytes for tensor in self._tensors.values())
 
     def acquire(self) -> int:
@@ -174,11 +176,16 @@ class KVCache(SlottedCache):
                 raise RuntimeError(f"slot {slot} holds numbers that are not finite")
 
     def _allocate(self, slot: int, num_rows: int) -> None:
-        num_layers, _, num_heads, head_dim = self._shape
-        capacity = -(-num_rows // KEY_BLOCK) * KEY_BLOCK
-        tensor = torch.zeros((num_layers, 2, num_heads, capacity, head_dim), dtype=self._dtype, device=self._device)
+        num_layers, pair, num_heads, head_dim = self._shape
+        tensor = self._zeros((num_layers, pair, num_heads, -(-num_rows // KEY_BLOCK) * KEY_BLOCK, head_dim))
         if slot in self._tensors:
             length = self._slots.length(slot)
             tensor[:, :, :, :length] = self._tensors[slot][:, :, :, :length]
         self._tensors[slot] = tensor
         self._layers[slot] = [(keys_values[0], keys_values[1]) for keys_values in tensor]
+
+    def _zeros(self, shape: tuple[int, ...]) -> torch.Tensor:
+        size = math.prod(shape) * self._dtype.itemsize
+        if self._device.type != "cpu" or size < PAGE_BYTES:
+            return torch.zeros(shape, dtype=self._dtype, device=self._device)
+        return large_zeros(size)[:size].view(self._dtype).view(shape)
