@@ -1,32 +1,55 @@
 // Matrices in the blocks of a GGUF file: small integers with a scale, and a minimum, for 16 or 32 inputs.
 //
 // A weight is scale * q, plus the minimum where there is one. A packed matrix is a row of panels of two tiles of 16 outputs;
-// a tile is a row of records, read from front to back. Four inputs j of sixteen outputs n are 64 bytes [n][j], as products
-// of bytes read them; eight of these are a step of 32 inputs. Nibbles of step 0 to 3 lie below those of 4 to 7.
-//   kInt4   32 inputs: [4][64] pairs of nibbles · scale [16] half · minimum [16] half
-//   kInt4K  256 inputs: scale [16] half · minimum [16] half · 8 x ([4][64] pairs of nibbles · scale [16] byte · minimum [16] byte)
-//   kInt8   32 inputs: [8][64] signed bytes · scale [16] half
-//   kInt6K  256 inputs: scale [16] half · 16 x ([2][64] pairs of nibbles · [64] four pairs of upper bits · scale [16] signed
-//           byte), 16 inputs each, numbers 32 too large
+// a tile is a row of records, read from front to back. A record has what belongs to its steps of 32 inputs and then their
+// integers, both beginning at a cache line. Four inputs j of sixteen outputs n are 64 bytes [n][j], as products of bytes read
+// them; eight of these are a step. Nibbles of parts 0 to 3 lie below those of 4 to 7.
+//   kInt4   1 step: scale and minimum [2][16] half; [4][64] pairs of nibbles
+//   kInt4K  8 steps: scale and minimum [2][16] half · [step] scale and minimum [2][16] byte; [step][4][64] pairs of nibbles
+//   kInt8   2 steps: [step] scale [16] half; [step][8][64] signed bytes
+//   kInt6K  8 steps: scale [16] half · [step] scales [2: of 16 inputs][16] signed byte; [step][2]([2][64] pairs of nibbles ·
+//           [64] four pairs of upper bits), numbers 32 too large
 #pragma once
 #include "rows.h"
 
 enum Kind : int64_t { kBfloat16 = 0, kInt4 = 1, kInt4K = 2, kInt8 = 3, kInt6K = 4 };
 
-constexpr int kTile = 16;        // outputs of a tile
-constexpr int kSuperblock = 256;  // inputs of a record with scales of scales
+constexpr int kTile = 16;         // outputs of a tile
+constexpr int kSuperblock = 256;  // inputs of a block with scales of scales
+constexpr int64_t kLine = 64;     // bytes of a cache line
 
-static constexpr int64_t record_inputs(int64_t kind) { return kind == kInt4 || kind == kInt8 ? 32 : kSuperblock; }
-static constexpr int64_t record_bytes(int64_t kind) {
+// Inputs of a block of the file.
+static constexpr int64_t block_inputs(int64_t kind) { return kind == kInt4 || kind == kInt8 ? 32 : kSuperblock; }
+
+template <int64_t kKind>
+constexpr bool has_minimum() { return kKind == kInt4 || kKind == kInt4K; }
+
+// A record: its steps, and the bytes of what they share, of what each has, and of the integers of each.
+struct Record {
+  int64_t steps, shared, own, integers;
+
+  constexpr int64_t header() const { return (shared + steps * own + kLine - 1) / kLine * kLine; }
+  constexpr int64_t bytes() const { return header() + steps * integers; }
+  // where a tile has what the steps of a record share, what belongs to a step, and its integers
+  constexpr int64_t shared_at(int64_t step) const { return step / steps * bytes(); }
+  constexpr int64_t own_at(int64_t step) const { return shared_at(step) + shared + step % steps * own; }
+  constexpr int64_t integers_at(int64_t step) const { return shared_at(step) + header() + step % steps * integers; }
+};
+
+static constexpr Record record_of(int64_t kind) {
   switch (kind) {
-    case kInt4: return 256 + 64;
-    case kInt4K: return 64 + 8 * (256 + 32);
-    case kInt8: return 512 + 32;
-    default: return 32 + 16 * (192 + 16);
+    case kInt4: return {1, 0, 64, 256};
+    case kInt4K: return {8, 64, 32, 256};
+    case kInt8: return {2, 0, 32, 512};
+    default: return {8, 32, 32, 384};
   }
 }
 
-static inline int64_t tile_bytes(int64_t kind, int64_t inputs) { return inputs / record_inputs(kind) * record_bytes(kind); }
+static constexpr int64_t tile_bytes(int64_t kind, int64_t inputs) {
+  const Record record = record_of(kind);
+  const int64_t steps = inputs / kStep, rest = steps % record.steps;  // the last record may be shorter
+  return steps / record.steps * record.bytes() + (rest ? record.header() + rest * record.integers : 0);
+}
 
 // Sixteen numbers of half precision.
 static inline Floats halves(const uint8_t* from) {
@@ -57,35 +80,44 @@ static inline Floats bytes(const uint8_t* from) {
 #endif
 }
 
-template <int64_t kKind>
-constexpr bool has_minimum() { return kKind == kInt4 || kKind == kInt4K; }
-
-// Where the integers of a step of a tile are.
-template <int64_t kKind>
-static inline const uint8_t* block_at(const uint8_t* tile, int64_t step) {
-  switch (kKind) {
-    case kInt4K: return tile + step / 8 * record_bytes(kKind) + 64 + step % 8 * 288;
-    case kInt6K: return tile + step / 8 * record_bytes(kKind) + 32 + step % 8 * 416;
-    default: return tile + step * record_bytes(kKind);
-  }
-}
-
 // The scales of a step's outputs, and their minima; of kInt6K the scales of the first and of the last 16 inputs.
 struct Factors {
   Floats low, high;
 };
 
+// Sixteen outputs of a matrix.
 template <int64_t kKind>
-static inline Factors factors_at(const uint8_t* tile, int64_t step) {
-  const uint8_t* block = block_at<kKind>(tile, step);
-  const uint8_t* record = tile + step / 8 * record_bytes(kKind);  // of a superblock
-  switch (kKind) {
-    case kInt4: return {halves(block + 256), halves(block + 288)};
-    case kInt4K: return {halves(record) * bytes<false>(block + 256), halves(record + 32) * bytes<false>(block + 272)};
-    case kInt8: return {halves(block + 512), Floats{}};
-    default: return {halves(record) * bytes<true>(block + 192), halves(record) * bytes<true>(block + 400)};
+class Blocks {
+ public:
+  explicit Blocks(const uint8_t* tile) : tile_(tile) {}
+
+  const uint8_t* integers(int64_t step) const { return tile_ + kRecord.integers_at(step); }
+
+  Factors factors(int64_t step) const {
+    const uint8_t *shared = tile_ + kRecord.shared_at(step), *own = tile_ + kRecord.own_at(step);
+    switch (kKind) {
+      case kInt4: return {halves(own), halves(own + 32)};
+      case kInt4K: return {halves(shared) * bytes<false>(own), halves(shared + 32) * bytes<false>(own + 16)};
+      case kInt8: return {halves(own), Floats{}};
+      default: return {halves(shared) * bytes<true>(own), halves(shared) * bytes<true>(own + 16)};
+    }
   }
-}
+
+  // Fetches what will be read some steps later, and from memory what comes behind that.
+  void prefetch(int64_t step) const {
+    constexpr int64_t kBytes = kRecord.bytes() / kRecord.steps;
+    const char* from = reinterpret_cast<const char*>(tile_) + step * kBytes;
+#pragma GCC unroll 9
+    for (int64_t line = 0; line < kBytes; line += kLine) {
+      _mm_prefetch(from + 4096 + line, _MM_HINT_T1);
+      _mm_prefetch(from + 2048 + line, _MM_HINT_T0);
+    }
+  }
+
+ private:
+  static constexpr Record kRecord = record_of(kKind);
+  const uint8_t* tile_;
+};
 
 // The integers of a step, as bytes that are too large by what the kind says.
 template <int64_t kKind>
@@ -99,7 +131,7 @@ static inline void expand(const uint8_t* block, Bits* to) {
       to[part + 4] = pairs >> 4 & kNibble;
     }
   } else if constexpr (kKind == kInt6K) {
-    for (int half = 0; half < 2; half++, block += 208, to += 4) {
+    for (int half = 0; half < 2; half++, block += 192, to += 4) {
       const Bits one = word_at(0), other = word_at(64), upper = word_at(128);
       to[0] = (one & kNibble) | (upper << 4 & kUpper);
       to[1] = (other & kNibble) | (upper << 2 & kUpper);
@@ -108,15 +140,5 @@ static inline void expand(const uint8_t* block, Bits* to) {
     }
   } else {
     for (int part = 0; part < 8; part++) to[part] = word_at(64 * part);
-  }
-}
-
-// Fetches what will be read some steps later, and from memory what comes behind that.
-template <int64_t kKind>
-static inline void prefetch(const uint8_t* block) {
-  constexpr int64_t kBytes = record_bytes(kKind) / (record_inputs(kKind) / 32);
-  for (int64_t line = 0; line < kBytes; line += 64) {
-    _mm_prefetch(reinterpret_cast<const char*>(block) + 4096 + line, _MM_HINT_T1);
-    _mm_prefetch(reinterpret_cast<const char*>(block) + 2048 + line, _MM_HINT_T0);
   }
 }

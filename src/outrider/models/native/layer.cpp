@@ -328,7 +328,7 @@ void outrider_race(const float* const* rows, const float* scales, const Cuts* cu
 // Bytes of a matrix once packed; -1 for a type of blocks that is not known here.
 int64_t outrider_packed_bytes(int64_t ggml_type, int64_t out, int64_t in) {
   const int64_t kind = kind_of(ggml_type);
-  if (kind < 0 || in % record_inputs(kind)) return -1;
+  if (kind < 0 || in % block_inputs(kind)) return -1;
   return (out + kPanel - 1) / kPanel * 2 * tile_bytes(kind, in);
 }
 
@@ -336,7 +336,7 @@ int64_t outrider_packed_bytes(int64_t ggml_type, int64_t out, int64_t in) {
 int64_t outrider_pack(int64_t ggml_type, const uint8_t* blocks, int64_t out, int64_t in, int64_t num_threads, uint8_t* packed) {
   const int64_t kind = kind_of(ggml_type), tiles = (out + kPanel - 1) / kPanel * 2;
   const int64_t size = tile_bytes(kind, in);
-  const int64_t row_bytes = in / record_inputs(kind) * block_bytes(ggml_type);
+  const int64_t row_bytes = in / block_inputs(kind) * block_bytes(ggml_type);
 #pragma omp parallel for num_threads(int(num_threads))
   for (int64_t tile = 0; tile < tiles; tile++) {
     const int64_t first = tile * kTile, count = std::max<int64_t>(0, std::min<int64_t>(kTile, out - first));

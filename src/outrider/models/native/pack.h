@@ -1,4 +1,4 @@
-// From the blocks of a GGUF file to the records of quantised.h: numbers are moved, none is changed.
+// From the blocks of a GGUF file to the tiles of blocks.h: numbers are moved, none is changed.
 //
 // Source: the block layouts of ggml, https://github.com/ggml-org/ggml (`ggml-common.h`).
 #pragma once
@@ -42,8 +42,8 @@ static inline uint8_t six_bits(const uint8_t* scales, int index, bool minimum) {
   return uint8_t(low | (scales[index - (minimum ? 0 : 4)] >> 6) << 4);
 }
 
-// One block of one row becomes lane `output` of a record, which was zero before.
-static void pack_block(int64_t type, const uint8_t* block, int output, uint8_t* record) {
+// Block `index` of a row becomes lane `output` of a tile.
+static void pack_block(int64_t type, const uint8_t* block, int output, int64_t index, uint8_t* tile) {
   const auto copy_half = [&](const uint8_t* from, uint8_t* to) { memcpy(to + 2 * output, from, 2); };
   const auto put_half = [&](const uint8_t* from, float factor, uint8_t* to) {  // the factor is a power of two: exact
     uint16_t half;
@@ -51,14 +51,17 @@ static void pack_block(int64_t type, const uint8_t* block, int output, uint8_t* 
     half = _cvtss_sh(_cvtsh_ss(half) * factor, 0);
     memcpy(to + 2 * output, &half, 2);
   };
+  const Record record = record_of(kind_of(type));
+  uint8_t *own = tile + record.own_at(index), *integers = tile + record.integers_at(index);  // of a block that is a step
+  uint8_t* shared = tile + record.shared_at(8 * index);                                      // of one that is eight
   switch (type) {
     case kQ4_0: case kQ4_1: {
       const uint8_t* numbers = block + (type == kQ4_0 ? 2 : 4);
       for (int input = 0; input < 32; input++)
-        put_nibble(record, 32, input, output, input < 16 ? numbers[input] & 15 : numbers[input - 16] >> 4);
-      copy_half(block, record + 256);
-      if (type == kQ4_1) copy_half(block + 2, record + 288);
-      else put_half(block, -8.0f, record + 288);
+        put_nibble(integers, 32, input, output, input < 16 ? numbers[input] & 15 : numbers[input - 16] >> 4);
+      copy_half(block, own);
+      if (type == kQ4_1) copy_half(block + 2, own + 32);
+      else put_half(block, -8.0f, own + 32);
       break;
     }
     case kQ5_0: {
@@ -66,48 +69,48 @@ static void pack_block(int64_t type, const uint8_t* block, int output, uint8_t* 
       memcpy(&fifth, block + 2, 4);
       for (int input = 0; input < 32; input++) {
         const int low = input < 16 ? block[6 + input] & 15 : block[6 + input - 16] >> 4;
-        byte_of(record, input, output) = uint8_t((low | int(fifth >> input & 1) << 4) - 16);
+        byte_of(integers, input, output) = uint8_t((low | int(fifth >> input & 1) << 4) - 16);
       }
-      copy_half(block, record + 512);
+      copy_half(block, own);
       break;
     }
     case kQ8_0:
-      for (int input = 0; input < 32; input++) byte_of(record, input, output) = block[2 + input];
-      copy_half(block, record + 512);
+      for (int input = 0; input < 32; input++) byte_of(integers, input, output) = block[2 + input];
+      copy_half(block, own);
       break;
     case kQ4_K:
-      copy_half(block, record);
-      put_half(block + 2, -1.0f, record + 32);  // ggml subtracts its minima
+      copy_half(block, shared);
+      put_half(block + 2, -1.0f, shared + 32);  // ggml subtracts its minima
       for (int part = 0; part < 8; part++) {
-        uint8_t* to = record + 64 + part * 288;
         const uint8_t* numbers = block + 16 + part / 2 * 32;
+        uint8_t *scales = tile + record.own_at(8 * index + part), *to = tile + record.integers_at(8 * index + part);
         for (int input = 0; input < 32; input++)
           put_nibble(to, 32, input, output, part % 2 ? numbers[input] >> 4 : numbers[input] & 15);
-        to[256 + output] = six_bits(block + 4, part, false);
-        to[272 + output] = six_bits(block + 4, part, true);
+        scales[output] = six_bits(block + 4, part, false);
+        scales[16 + output] = six_bits(block + 4, part, true);
       }
       break;
     default:  // Q6_K: low four bits [128], high two bits [64], scales [16], scale
-      copy_half(block + 208, record);
+      copy_half(block + 208, shared);
       for (int part = 0; part < 16; part++) {
-        uint8_t* to = record + 32 + part * 208;
+        uint8_t* to = tile + record.integers_at(8 * index + part / 2) + part % 2 * 192;
         for (int input = 0; input < 16; input++) {
-          const int index = part * 16 + input, half = index / 128, within = index % 128;
+          const int place = part * 16 + input, half = place / 128, within = place % 128;
           const uint8_t low = block[half * 64 + within % 64], high = block[128 + half * 32 + within % 32];
           put_nibble(to, 16, input, output, within < 64 ? low & 15 : low >> 4);
           uint8_t& upper = to[128 + output * 4 + input % 4];
           upper = uint8_t(upper | (high >> (within / 32 * 2) & 3) << (2 * (input / 4)));
         }
-        to[192 + output] = block[192 + part];
+        tile[record.own_at(8 * index + part / 2) + part % 2 * 16 + output] = block[192 + part];
       }
   }
 }
 
 // Rows of blocks [out, row bytes] become tiles; outputs behind the last are zeros.
 static void pack_tile(int64_t type, const uint8_t* blocks, int64_t num_rows, int64_t in, uint8_t* tile) {
-  const int64_t kind = kind_of(type), records = in / record_inputs(kind), row_bytes = records * block_bytes(type);
-  memset(tile, 0, size_t(records * record_bytes(kind)));
-  for (int64_t record = 0; record < records; record++)
+  const int64_t kind = kind_of(type), count = in / block_inputs(kind), row_bytes = count * block_bytes(type);
+  memset(tile, 0, size_t(tile_bytes(kind, in)));
+  for (int64_t index = 0; index < count; index++)
     for (int64_t row = 0; row < num_rows; row++)
-      pack_block(type, blocks + row * row_bytes + record * block_bytes(type), int(row), tile + record * record_bytes(kind));
+      pack_block(type, blocks + row * row_bytes + index * block_bytes(type), int(row), index, tile);
 }

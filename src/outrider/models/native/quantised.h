@@ -88,19 +88,18 @@ OUTRIDER_INLINE void multiply_rows(Floats (&totals)[sizeof...(kRow)], const Scal
 
 // One tile for `kRows` rows from `row` on.
 template <int64_t kKind, int kRows>
-static void multiply_few(const Rows& rows, int64_t row, const uint8_t* tile, float* result) {
+static void multiply_few(const Rows& rows, int64_t row, const Blocks<kKind>& tile, float* result) {
   const int8_t* bytes = rows.bytes + rows.place(row, 0);
   const Scale* scales = rows.scales + rows.scale_place(row, 0);
   const HalfSums* sums = rows.sums + rows.scale_place(row, 0);
   Floats totals[kRows] = {};
   for (int64_t step = 0; step < rows.size / kStep; step++) {
-    const uint8_t* block = block_at<kKind>(tile, step);
-    prefetch<kKind>(block);
+    tile.prefetch(step);
     Bits weights[8];
-    expand<kKind>(block, weights);
+    expand<kKind>(tile.integers(step), weights);
     if (kKind == kInt8 && dot_offset<kKind>())
       for (Bits& part : weights) part ^= 0x80808080u;
-    multiply_rows<kKind>(totals, scales, sums, factors_at<kKind>(tile, step), weights, bytes, Numbers<kRows>());
+    multiply_rows<kKind>(totals, scales, sums, tile.factors(step), weights, bytes, Numbers<kRows>());
     bytes += rows.step_size(), scales += rows.height, sums += rows.height;
   }
   for (int index = 0; index < kRows; index++) store(result + (row + index) * kPanel, totals[index]);
@@ -117,7 +116,7 @@ constexpr int64_t kFew = 1 << 20;
 template <int64_t kKind>
 static void multiply_blocks(TileShapes& shapes, const Rows& rows, const uint8_t* panel, Tile& result) {
   for (int half = 0; half < 2; half++) {
-    const uint8_t* tile = panel + half * tile_bytes(kKind, rows.size);
+    const Blocks<kKind> tile(panel + half * tile_bytes(kKind, rows.size));
     float* to = result.values[0] + half * kTile;
 #ifdef __AMX_INT8__
     if (rows.num_rows > kFew) {

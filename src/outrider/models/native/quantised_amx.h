@@ -7,30 +7,33 @@
 
 constexpr int kRing = 4, kEarly = 2, kLate = 1;  // steps in the buffers, from expanding to multiplying, from that to adding
 
-struct alignas(64) Ring {
+template <int kSums>
+struct alignas(64) RingOf {
   Bits weights[kRing][8];
-  int32_t sums[kRing][2][16][16];  // of kInt6K two for each step
+  int32_t sums[kRing][kSums][16][16];
   Factors factors[kRing];
 };
 
 template <int64_t kKind>
-OUTRIDER_INLINE void expand_step(const uint8_t* tile, int64_t step, Ring& ring) {
-  const uint8_t* block = block_at<kKind>(tile, step);
-  prefetch<kKind>(block);
+using Ring = RingOf<kKind == kInt6K ? 2 : 1>;
+
+template <int64_t kKind>
+OUTRIDER_INLINE void expand_step(const Blocks<kKind>& tile, int64_t step, Ring<kKind>& ring) {
+  tile.prefetch(step);
   Bits weights[8];
-  expand<kKind>(block, weights);
+  expand<kKind>(tile.integers(step), weights);
 #pragma GCC unroll 8
   for (int part = 0; part < 8; part++) {
     __m512i bytes = (__m512i)weights[part];
     if (kKind == kInt6K) bytes = _mm512_sub_epi8(bytes, _mm512_set1_epi8(32));
     _mm512_store_si512(&ring.weights[step % kRing][part], bytes);
   }
-  ring.factors[step % kRing] = factors_at<kKind>(tile, step);
+  ring.factors[step % kRing] = tile.factors(step);
 }
 
 // Adds a step's sums to the rows' totals.
 template <int64_t kKind, int... kRow>
-OUTRIDER_INLINE void add_step(Floats (&totals)[sizeof...(kRow)], const Scale* scales, const Ring& ring, int64_t step,
+OUTRIDER_INLINE void add_step(Floats (&totals)[sizeof...(kRow)], const Scale* scales, const Ring<kKind>& ring, int64_t step,
                               std::integer_sequence<int, kRow...>) {
   const Factors factors = ring.factors[step % kRing];
   const auto& low = ring.sums[step % kRing][0];
@@ -52,8 +55,8 @@ OUTRIDER_INLINE void store_rows(const Floats (&totals)[sizeof...(kRow)], float* 
 // result += the products of `kRows` rows with steps [first, last), in order; `first` is a multiple of kRing. With `kExpand`
 // the steps behind the first kEarly are expanded on the way; else all are there.
 template <int64_t kKind, int kRows, bool kExpand>
-static void run_steps(const int8_t* bytes, const Scale* scales, const uint8_t* tile, int64_t first, int64_t last, Ring& ring,
-                      float* result) {
+static void run_steps(const int8_t* bytes, const Scale* scales, const Blocks<kKind>& tile, int64_t first, int64_t last,
+                      Ring<kKind>& ring, float* result) {
   Floats totals[kRows];
   load_rows(totals, result, Numbers<kRows>());
 #define OUTRIDER_MULTIPLY(sums_tile, rows_tile, weights_tile, from, parts, to) \
@@ -90,9 +93,9 @@ static void run_steps(const int8_t* bytes, const Scale* scales, const uint8_t* t
 // One tile for the rows of a group; `result` has a stride of a panel. All rows of a tile of rows are read; those that are
 // not there give numbers that mean nothing.
 template <int64_t kKind>
-static void multiply_many(TileShapes& shapes, const Rows& rows, const uint8_t* tile, float* result) {
+static void multiply_many(TileShapes& shapes, const Rows& rows, const Blocks<kKind>& tile, float* result) {
   const int64_t steps = rows.size / kStep;
-  Ring ring;
+  Ring<kKind> ring;
   shapes.set(int(rows.height), kKind == kInt6K ? 16 : 32, kKind == kInt6K ? 4 : 8);
   for (int64_t row = 0; row < rows.groups() * rows.height; row++) store(result + row * kPanel, Floats{});
   const auto expand_steps = [&](int64_t first, int64_t count) {
