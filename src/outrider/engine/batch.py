@@ -69,6 +69,8 @@ def trim(proposal: Proposal, admitted: Iterable[int], view: RequestView, steps: 
         view: the request; rows are reserved for no more than its `max_nodes`.
         steps: anything but `STEPS` is for tests.
     """
+    if not proposal.num_nodes:
+        return proposal
     nodes = set(admitted) | set(np.flatnonzero(~steps.cuttable(view.rule, proposal.draw)).tolist())
     kept = with_ancestors(proposal.parents, nodes)[: view.max_nodes]
     return proposal if len(kept) == proposal.num_nodes else subset(proposal, kept.tolist())

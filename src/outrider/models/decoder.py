@@ -7,6 +7,7 @@ logits depend on its own path only, not on what shares the pass.
 
 import logging
 import time
+from functools import partial
 from typing import Literal
 
 import torch
@@ -21,6 +22,7 @@ from outrider.models.linear import can_pack, default_dtype
 from outrider.models.native.library import library
 from outrider.models.native.stack import NativeStack, fits
 from outrider.models.plain import PlainStack
+from outrider.models.recent_rows import RecentRows
 from outrider.models.stack import Stack
 
 __all__ = ["Decoder", "Kernels"]
@@ -61,6 +63,7 @@ class Decoder:
         kernels: Kernels | None = None,
     ) -> None:
         self.config, self._source = config, source
+        self._embeddings = RecentRows(partial(source.rows, "model.embed_tokens.weight"), config.hidden_size)
         self.device = torch.device(device)
         self.dtype = default_dtype(self.device) if dtype is None else dtype
         self.kernels = self._choose() if kernels is None else kernels
@@ -170,5 +173,4 @@ class Decoder:
 
     def _embed(self, inputs: ForwardInputs) -> torch.Tensor:
         """[N, D] float32 embeddings of the tokens."""
-        ids = torch.from_numpy(inputs.token_ids)
-        return self._source.rows("model.embed_tokens.weight", ids).to(self.device, torch.float32, copy=True)
+        return self._embeddings.rows(inputs.token_ids).to(self.device)

@@ -54,11 +54,15 @@ class RotationTable:
         self._frequencies, self._device = frequencies, device
         self._table = torch.empty(0, head_dim // 2, dtype=torch.complex64, device=device)
 
-    def rows(self, positions: torch.Tensor, largest: int) -> torch.Tensor:
-        """[N, 1, d/2] complex rotations of [N] positions, of which none is above `largest`."""
+    def upto(self, largest: int) -> torch.Tensor:
+        """[P, d/2] complex rotations of positions 0 to `largest` and some more."""
         while largest >= self._table.shape[0]:
             self._table = torch.cat([self._table, self._block(self._table.shape[0])])
-        return self._table.index_select(0, positions).unsqueeze(1)
+        return self._table
+
+    def rows(self, positions: torch.Tensor, largest: int) -> torch.Tensor:
+        """[N, 1, d/2] complex rotations of [N] positions, of which none is above `largest`."""
+        return self.upto(largest).index_select(0, positions).unsqueeze(1)
 
     def _block(self, start: int) -> torch.Tensor:
         positions = torch.arange(start, start + _BLOCK, dtype=torch.float32)

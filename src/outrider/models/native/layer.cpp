@@ -175,7 +175,7 @@ void place_head(const Layer& layer, const Heads& heads, const Pass& pass, const 
                 int64_t row, int64_t index, const Buffers& buffers) {
   const int64_t dim = layer.head_dim, place = segment.num_cached + row - segment.start;
   const float* from = buffers.qkv + (row * (layer.num_heads + 2 * layer.num_kv_heads) + index) * dim;
-  const float* rotation = pass.rotations + row * dim;
+  const float* rotation = pass.rotations + pass.turns[row] * dim;
   if (index < layer.num_heads) {
     turn_head(from, layer.query_norm, rotation, dim, layer.norm_eps, buffers.queries + (row * layer.num_heads + index) * dim);
   } else if (index < layer.num_heads + layer.num_kv_heads) {

@@ -63,7 +63,8 @@ class Pass(Structure):
     _fields_ = [
         *((name, c_int64) for name in ("num_rows", "num_segments", "num_threads")),
         ("segments", POINTER(Segment)),
-        *((name, c_void_p) for name in ("rotations", "positions", "lines", "line_starts", "line_nodes", "workspace")),
+        *((name, c_void_p) for name in ("rotations", "turns", "positions", "lines", "line_starts", "line_nodes")),
+        ("workspace", c_void_p),
     ]
 
 

@@ -80,9 +80,9 @@ class _NativeRun:
 
     def __init__(self, stack: NativeStack, inputs: ForwardInputs, embedded: torch.Tensor, cache: KVCache) -> None:
         self._stack, self.stream = stack, embedded
-        rows = stack.rotations.rows(torch.from_numpy(inputs.positions), int(inputs.positions.max()))
         # what the structure points to must live as long as the run
-        self._rotations = rows.contiguous()
+        self._turns = np.ascontiguousarray(inputs.positions, dtype=np.int64)
+        self._rotations = stack.rotations.upto(int(self._turns.max()))
         self._paths = _Paths(inputs.segments, embedded.shape[0])
         self._segments = (Segment * len(inputs.segments))(
             *(_segment(segment, cache.tensor(segment.slot)) for segment in inputs.segments)
@@ -93,6 +93,7 @@ class _NativeRun:
             num_threads=torch.get_num_threads(),
             segments=self._segments,
             rotations=self._rotations.data_ptr(),
+            turns=self._turns.ctypes.data,
             positions=self._paths.positions.ctypes.data,
             lines=self._paths.lines.ctypes.data,
             line_starts=self._paths.line_starts.ctypes.data,
