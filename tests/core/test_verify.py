@@ -59,6 +59,8 @@ def judge(rule, proposal, law, coins):
 class RacingToyLaws(ToyLaws):
     """Laws that also race unwritten, save after some nodes."""
 
+    can_race = True
+
     def __init__(self, target, trees, silent=()):
         super().__init__(target, trees)
         self.silent, self.calls = set(silent), []

@@ -66,7 +66,7 @@ def test_each_node_has_the_law_of_its_own_row_and_path() -> None:
     logits = torch.randn(8, VOCAB, generator=torch.Generator().manual_seed(1))
     logits[3, 41] = logits[:4].max() + 1  # node 1 holds 41: penalised behind it, and nowhere else
     laws = BatchLaws(logits, judged, PROPOSALS)
-    assert laws.bases.tolist() == [0, 4, 7]
+    assert laws.bases[:3] == [0, 4, 7]
     assert np.array_equal(laws.row(0, 2), logits[3].numpy())
     rows = torch.from_numpy(laws.at(np.asarray([0, 0, 0, 1, 2]), np.asarray([-1, 1, 2, 0, -1])))
     penalised = logits[2].clone()

@@ -301,6 +301,28 @@ def test_tokens_at_the_very_cut_are_left_to_the_written_out_law() -> None:
         assert found == written == {0, 1}
 
 
+def test_greedy_rows_are_won_by_the_first_of_the_largest() -> None:
+    native = library()
+    if native is None:
+        pytest.skip("the native library was not built for this machine")
+    vocabulary = 1003
+    processor = Processor(SamplingParams(temperature=0.0, repetition_penalty=1.3), vocabulary)
+    path = processor.start(History([3, 5, 8]))
+    rng = np.random.default_rng(4)
+    for top in ([5, 700], [1002], [0, 16], [8]):
+        row = rng.normal(size=vocabulary).astype(np.float32)
+        row[top] = 9.0
+        given = processor.racing_row(row, path)
+        assert given is not None
+        (winner,) = native.winners([given], np.asarray([1]))
+        assert winner == processor.only_token(row, path) == np.argmax(processor.law(row[None, :], [path])[0])
+    for broken in (np.nan, np.inf):
+        row[77] = broken
+        given = processor.racing_row(row, path)
+        assert given is None or native.winners([given], np.asarray([1]))[0] == -1
+        assert processor.only_token(row, path) is None
+
+
 def test_rows_without_a_law_are_left_to_the_written_out_one() -> None:
     native = library()
     if native is None:

@@ -55,7 +55,7 @@ class RacingRow(NamedTuple):
 
     Attributes:
         logits: [V] adjusted logits.
-        scale: what they are multiplied with.
+        scale: what they are multiplied with; infinity where the law is sure of the largest.
         top_k: tokens that stay at most; 0 for all.
         top_p: share of their sum that stays.
         min_p: share of the largest probability below which none stays.
@@ -162,17 +162,17 @@ class Processor:
         return best if self._has_law(row, adjusted, best) else None
 
     def racing_row(self, row: Any, state: PathState) -> RacingRow | None:
-        """What the law of a row of logits [V] is made from, for whoever can draw from it unwritten; None where greedy.
+        """What the law of a row of logits [V] is made from, for whoever can draw from it unwritten.
 
-        Where a number of the adjusted logits is NaN or none is finite there is no law; whoever draws looks.
+        None, or a row with a NaN or without a finite number, where there is no law; whoever draws looks.
         """
         params = self.params
-        if params.is_greedy:
-            return None
         self._check_age(state)
         adjusted = self._adjust(row, state)
         if adjusted is not row and not bool(namespace(row).max(row) < float("inf")):
             return None
+        if params.is_greedy:
+            return RacingRow(adjusted, float("inf"))
         top_k = params.top_k if params.top_k < self.vocab_size else 0
         return RacingRow(adjusted, 1.0 / params.temperature, top_k, params.top_p, params.min_p)
 

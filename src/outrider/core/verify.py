@@ -90,11 +90,11 @@ def verify(
 
 def _match_without_laws(walks: Sequence[Walk], laws: Laws, coins: Coins, steps: Steps) -> None:
     """Go down as far as tokens are known without writing a law out."""
+    if isinstance(laws, RacingLaws) and isinstance(coins, BatchCoins) and laws.can_race:
+        _match_racing(list(walks), laws, coins, steps)
     if isinstance(laws, SureLaws):
         for walk in walks:
             _match_sure(walk, laws, steps)
-    if isinstance(laws, RacingLaws) and isinstance(coins, BatchCoins):
-        _match_racing([walk for walk in walks if walk.result is None], laws, coins, steps)
 
 
 def _match_sure(walk: Walk, laws: SureLaws, steps: Steps) -> None:

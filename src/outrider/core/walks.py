@@ -37,6 +37,9 @@ class SureLaws(Protocol):
 class RacingLaws(Protocol):
     """Laws that can also be sampled without being written out."""
 
+    can_race: bool
+    """Whether that is so for this pass."""
+
     def race(self, requests: IntArray, nodes: IntArray, states: IntArray) -> IntArray:
         """[k] the tokens that a race in these streams draws from the laws after nodes; -1: ask for the law."""
 

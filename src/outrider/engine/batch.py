@@ -5,6 +5,7 @@ are its fed tokens, then its draft nodes, so that node `i` of the proposal is ju
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -89,8 +90,7 @@ class BatchLaws:
         self._logits = host_view(logits)
         self._items = items
         self._proposals = proposals
-        sizes = [1 + proposal.num_nodes for proposal in proposals]
-        self.bases = np.cumsum([0, *sizes])[:-1]
+        self.bases = list(accumulate((1 + proposal.num_nodes for proposal in proposals), initial=0))
         self._states: list[dict[int, PathState]] = [{-1: item.request.state} for item in items]
 
     def at(self, requests: IntArray, nodes: IntArray) -> Any:
@@ -106,11 +106,14 @@ class BatchLaws:
         rows = [self._law(int(request), int(node)) for request, node in zip(requests, nodes, strict=True)]
         return rows[0] if len(rows) == 1 else namespace(rows[0]).concat(rows, axis=0)
 
+    @property
+    def can_race(self) -> bool:
+        """Whether a compiled race is there, and reads these logits."""
+        return coins.find_winners is not None and type(self._logits) is np.ndarray and self._logits.dtype == np.float32
+
     def race(self, requests: IntArray, nodes: IntArray, states: IntArray) -> IntArray:
         """[k] tokens drawn from the laws after nodes in noise streams, -1 where that takes the written-out law."""
         winners = np.full(len(requests), -1, dtype=np.int64)
-        if coins.find_winners is None or type(self._logits) is not np.ndarray or self._logits.dtype != np.float32:
-            return winners
         places: list[int] = []
         rows: list[RacingRow] = []
         for place, (request, node) in enumerate(zip(requests.tolist(), nodes.tolist(), strict=True)):
@@ -119,7 +122,7 @@ class BatchLaws:
             if found is not None:
                 places.append(place)
                 rows.append(found)
-        if places:
+        if places and coins.find_winners is not None:
             winners[places] = coins.find_winners(rows, states[places])
         return winners
 
@@ -130,10 +133,10 @@ class BatchLaws:
 
     def row(self, request: int, node: int) -> Any:
         """[V] raw logits of the token after a node."""
-        return self._logits[int(self.bases[request]) + 1 + node]
+        return self._logits[self.bases[request] + 1 + node]
 
     def _law(self, request: int, node: int) -> Any:
-        row = int(self.bases[request]) + 1 + node
+        row = self.bases[request] + 1 + node
         processor = self._items[request].request.processor
         return processor.law(self._logits[row : row + 1], [self._state(request, node)])
 

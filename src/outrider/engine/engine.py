@@ -287,7 +287,7 @@ class Engine:
             )
         kept = request.commit(judged.result, judged.proposal)
         self.cache.keep(item.slot, item.end, kept.nodes)
-        scores = self._observe(item, segment, outputs, kept, judged, int(laws.bases[judged.number]))
+        scores = self._observe(item, segment, outputs, kept, judged, laws.bases[judged.number])
         outcome = judged.outcome(
             kept,
             scores,

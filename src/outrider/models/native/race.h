@@ -252,14 +252,14 @@ static inline Above above(const Exponents& exponents, int64_t token) {
 }
 
 // The token that wins the race of softmax(scale * row), cut as the request asks, in a noise stream; -1 where there is no
-// law, or where it is too close to tell from here.
+// law, or where it is too close to tell from here. Of an infinite scale it is the largest, whatever the noise.
 //
 // The winner among more tokens wins among those that are kept too, if it is one of them. It is where the tokens above it
 // are fewer than `top_k` and hold less than `top_p`; if it is certainly cut, so is all that is not above it, and the rest
 // races again.
 static inline int64_t race_row(const float* row, float scale, const Cuts& cuts, int64_t size, int64_t state) {
   const int64_t start = largest(row, size);
-  if (start < 0) return -1;
+  if (start < 0 || scale == kNever) return start;
   const Exponents exponents{row, row[start], scale, size};
   const float least = cuts.min_p > 0 ? float(std::log(cuts.min_p)) : -kNever;
   const float edge = cuts.top_k > 0 ? largest_exponent(exponents, int64_t(cuts.top_k)) : -kNever;
