@@ -34,6 +34,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2")
+    parser.add_argument("--dtype", default="auto")
     parser.add_argument("--tokens", type=int, default=48)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
@@ -41,9 +42,10 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of lines")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    loaded = load_model(options.model)
+    loaded = load_model(options.model, dtype=options.dtype)
     report = {
         "model": options.model,
+        "dtype": options.dtype,
         "tokens": options.tokens,
         "threads": options.threads,
         "tokens_a_second": throughput(loaded, options.sizes, options.tokens, options.rounds),
