@@ -19,6 +19,10 @@ def to_json(value: BaseModel) -> str:
     return value.model_dump_json(exclude_unset=True)
 
 
+_MARK = uuid.uuid4().hex
+"""What a chunk's text is while its form is made; no one outside this process knows it."""
+
+
 class Frames:
     """The forms of one answer.
 
@@ -33,8 +37,7 @@ class Frames:
     def fill(self, index: int, text: str) -> str:
         """JSON of the chunk of a choice with a text."""
         if index not in self._forms:
-            mark = uuid.uuid4().hex
-            before, after = to_json(self._make(index, mark)).split(f'"{mark}"')
+            before, after = to_json(self._make(index, _MARK)).split(f'"{_MARK}"')
             self._forms[index] = before, after
         before, after = self._forms[index]
         return f"{before}{json.dumps(text, ensure_ascii=False)}{after}"

@@ -269,6 +269,17 @@ def test_a_refusing_template_is_the_callers_error() -> None:
         template.render(MESSAGES)
 
 
+def test_a_template_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    template = ChatTemplate({"default": "{{ messages[0].content }} {{ name }}", "tool_use": "{{ tools | length }}"}, {})
+    compiled: list[str] = []
+    make = template._environment.from_string
+    monkeypatch.setattr(template._environment, "from_string", lambda text: compiled.append(text) or make(text))
+    asked = [{"role": "user", "content": "a"}]
+    assert [template.render(asked, name=name) for name in "xyx"] == ["a x", "a y", "a x"]
+    assert [template.render(asked, tools=[{}]) for _ in range(2)] == ["1", "1"]
+    assert len(compiled) == 2
+
+
 def test_templates_cannot_leave_the_sandbox() -> None:
     template = ChatTemplate({"default": "{{ messages.__class__.__mro__[1].__subclasses__() }}"}, {})
     with pytest.raises(InvalidRequestError):

@@ -26,6 +26,7 @@ class ChatTemplate:
     def __init__(self, sources: Mapping[str, str], special_tokens: Mapping[str, str]) -> None:
         self.sources = dict(sources)
         self.special_tokens = dict(special_tokens)
+        self._compiled: dict[str, Any] = {}
 
     def render(
         self,
@@ -58,7 +59,9 @@ class ChatTemplate:
             **variables,
         }
         try:
-            return str(self._environment.from_string(self.sources[name]).render(values))
+            if name not in self._compiled:
+                self._compiled[name] = self._environment.from_string(self.sources[name])
+            return str(self._compiled[name].render(values))
         except (TemplateError, TypeError, KeyError, AttributeError) as error:
             raise InvalidRequestError(
                 f"The model's chat template refuses these messages ({error}); check their roles and their order."
