@@ -19,7 +19,7 @@ import random
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -140,12 +140,17 @@ async def run(
 def by_turns(
     options: argparse.Namespace, rounds: Sequence[Sequence[Arrival]], bodies: Sequence[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Each round with each body, every other round in the other order; figures of all rounds for each body."""
+    """Each round with each body, every other round in the other order; figures of all rounds for each body.
+
+    A run's prompts begin with its own number, so that none finds what another left in the server's cache.
+    """
     found: list[list[tuple[list[Answer], float]]] = [[] for _ in bodies]
     for number, arrivals in enumerate(rounds):
         order = range(len(bodies)) if number % 2 == 0 else reversed(range(len(bodies)))
         for place in order:
-            found[place].append(asyncio.run(run(options, arrivals, bodies[place])))
+            name = f"Run {time.time_ns()}."
+            own = [replace(arrival, prompt=f"{name} {arrival.prompt}") for arrival in arrivals]
+            found[place].append(asyncio.run(run(options, own, bodies[place])))
     return [
         figures(
             [answer for answers, _ in runs for answer in answers],

@@ -37,7 +37,9 @@ def test_on_and_off_are_asked_by_turns_in_an_order_that_changes(load: ModuleType
         rounds = [load.poisson(1000.0, 2, ["a"], 12, seed) for seed in range(3)]
         results = load.by_turns(options(server), rounds, BODIES)
         order = ["speculation" in body for body in server.seen]
+        runs = [body["messages"][0]["content"].split()[1] for body in server.seen]
     assert order == [False, False, True, True, True, True, False, False, False, False, True, True]
+    assert len(set(runs)) == 6, "no run finds the prompts of another in the server's cache"
     for result in results:
         assert (result["requests"], result["statuses"], result["goodput_share"]) == (6, {"ok": 6}, 1.0)
 
