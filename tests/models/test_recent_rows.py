@@ -5,7 +5,7 @@ import torch
 
 from outrider.models.recent_rows import RecentRows
 
-SIZE = 1 << 16  # so that 64 rows are held at most
+SIZE = 1 << 14  # so that 64 rows are held at most
 
 
 def test_rows_are_those_of_the_matrix_fetched_once_and_bounded() -> None:

@@ -65,7 +65,7 @@ class KVCache(SlottedCache):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all slots' tensors; each may take up to a large page more."""
+        """Bytes of all slots' tensors."""
         return sum(tensor.nbytes for tensor in self._tensors.values())
 
     def acquire(self) -> int:
@@ -188,4 +188,4 @@ class KVCache(SlottedCache):
         size = math.prod(shape) * self._dtype.itemsize
         if self._device.type != "cpu" or size < PAGE_BYTES:
             return torch.zeros(shape, dtype=self._dtype, device=self._device)
-        return large_zeros(size)[:size].view(self._dtype).view(shape)
+        return large_zeros(size).view(self._dtype).view(shape)

@@ -19,13 +19,12 @@ PAGE_BYTES = 2 << 20
 
 
 def large_zeros(num_bytes: int) -> torch.Tensor:
-    """[num_bytes, rounded up to whole large pages] uint8 zeros in fresh memory that begins at a large page."""
-    size = -(-num_bytes // PAGE_BYTES) * PAGE_BYTES
+    """[num_bytes] uint8 zeros in fresh memory that begins at a large page; what fills none at the end is in small ones."""
     private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS  # shared memory gets no large pages
-    mapping = mmap.mmap(-1, size + PAGE_BYTES, flags=private)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        with contextlib.suppress(OSError):  # a kernel without large pages
-            mapping.madvise(mmap.MADV_HUGEPAGE)
+    mapping = mmap.mmap(-1, num_bytes + PAGE_BYTES, flags=private)
     whole = torch.frombuffer(mapping, dtype=torch.uint8)
     begin = -whole.data_ptr() % PAGE_BYTES
-    return whole[begin : begin + size]
+    if hasattr(mmap, "MADV_HUGEPAGE") and num_bytes >= PAGE_BYTES:
+        with contextlib.suppress(OSError):  # a kernel without large pages
+            mapping.madvise(mmap.MADV_HUGEPAGE, begin, num_bytes // PAGE_BYTES * PAGE_BYTES)
+    return whole[begin : begin + num_bytes]

@@ -1,6 +1,6 @@
 """Rows of a matrix that were fetched lately, so that the tokens of a text, which repeat, are dequantised once.
 
-It knows numbers and rows only. Invariant: a row has the bits with which it was fetched; no more than 16 MiB are held.
+It knows numbers and rows only. Invariant: a row has the bits with which it was fetched; no more than 4 MiB are held.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 __all__ = ["RecentRows"]
 
-_MAX_BYTES = 16 << 20
+_MAX_BYTES = 4 << 20
 
 
 class RecentRows:
