@@ -19,7 +19,7 @@ PAGE_BYTES = 2 << 20
 
 
 def large_zeros(num_bytes: int) -> torch.Tensor:
-    """[num_bytes] uint8 zeros in fresh memory that begins at a large page; what fills none at the end is in small ones."""
+    """[num_bytes] uint8 zeros in fresh memory that begins at a large page; what fills none is in small ones."""
     private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS  # shared memory gets no large pages
     mapping = mmap.mmap(-1, num_bytes + PAGE_BYTES, flags=private)
     whole = torch.frombuffer(mapping, dtype=torch.uint8)
