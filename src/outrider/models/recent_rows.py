@@ -25,7 +25,10 @@ class RecentRows:
     def __init__(self, fetch: Callable[[torch.Tensor], torch.Tensor], size: int) -> None:
         self._fetch = fetch
         self._max_rows = max(1, _MAX_BYTES // (4 * size))
-        self._rows: dict[int, NDArray[np.float32]] = {}
+        self._held = np.empty(
+            (self._max_rows, size), dtype=np.float32
+        )  # in one piece: many small ones would scatter memory
+        self._rows: dict[int, int] = {}
 
     def rows(self, ids: NDArray[np.int64]) -> torch.Tensor:
         """[n, D] float32 rows in new memory."""
@@ -35,7 +38,9 @@ class RecentRows:
         missing = sorted({number for number in numbers if number not in self._rows})
         if missing:
             if len(self._rows) + len(missing) > self._max_rows:
-                self._rows = {number: self._rows[number] for number in numbers if number in self._rows}
-            found = self._fetch(torch.tensor(missing)).to(torch.float32).numpy()
-            self._rows.update(zip(missing, (row.copy() for row in found), strict=True))  # a view would hold all of them
-        return torch.from_numpy(np.stack([self._rows[number] for number in numbers]))
+                self._rows.clear()
+                missing = sorted(set(numbers))
+            first, count = len(self._rows), len(missing)
+            self._held[first : first + count] = self._fetch(torch.tensor(missing)).to(torch.float32).numpy()
+            self._rows.update(zip(missing, range(first, first + count), strict=True))
+        return torch.from_numpy(self._held[[self._rows[number] for number in numbers]])
