@@ -143,12 +143,14 @@ def ask(http: httpx.Client, url: str, asked: Asked) -> None:
 
 
 def run_mixed(process: Process, everything: list[Asked]) -> list[int]:
-    """Ask all of it, 16 at a time; the server's memory after each hundred, when it had nothing to do."""
+    """Ask all of it, 16 at a time; the server's memory after each hundred, when it had nothing to do and kept no text."""
     marks = []
     with ThreadPoolExecutor(AT_ONCE) as pool, client() as http:
         for start in range(0, len(everything), 100):
             list(pool.map(lambda asked: ask(http, process.url, asked), everything[start : start + 100]))
             wait_until(process.is_idle)
+            for scope in ({}, {"cache_salt": "a"}):
+                assert http.post(f"{process.url}/v1/drafters/reset", json=scope).status_code == 200
             marks.append(process.memory())
     for asked in everything:
         if asked.kind != "leaves":

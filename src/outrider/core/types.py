@@ -83,8 +83,8 @@ class Proposal:
 
     @classmethod
     def empty(cls) -> "Proposal":
-        """No draft: plain decoding."""
-        return cls.chain((), source="none")
+        """No draft: plain decoding. It is one object, whose arrays cannot be written to."""
+        return _EMPTY
 
     @classmethod
     def chain(
@@ -115,6 +115,11 @@ class Proposal:
             confidence=np.ones(count) if confidence is None else np.asarray(confidence, dtype=np.float64),
             probs=probs,
         )
+
+
+_EMPTY = Proposal.chain((), source="none")
+for _array in (_EMPTY.tokens, _EMPTY.parents, _EMPTY.draw, _EMPTY.confidence):
+    _array.flags.writeable = False
 
 
 @dataclass(frozen=True, slots=True)

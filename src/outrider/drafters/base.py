@@ -99,7 +99,7 @@ class Drafter(Protocol):
 
     @property
     def needs(self) -> Needs:
-        """Rows of the target that `observe` must be given."""
+        """Rows of the target that `observe` must be given; the same from the beginning to the end."""
 
     @property
     def draws(self) -> frozenset[Draw]:

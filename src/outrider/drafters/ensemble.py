@@ -34,6 +34,7 @@ class Ensemble:
         drafters: drafters with different names.
 
     Attributes:
+        needs: all that any of the drafters wants to observe.
         seconds: request id -> drafting time of the last step; the time of a shared call is divided by nodes.
         num_failures: drafter name -> calls in which it raised or broke the rules.
 
@@ -47,6 +48,7 @@ class Ensemble:
             names = ", ".join(drafter.name for drafter in drafters)
             raise InvalidRequestError(f"the drafters are {names}; give each one once.")
         self._followed: dict[str, set[str]] = {name: set() for name in self._drafters}
+        self.needs = _joined([drafter.needs for drafter in drafters])
         self.seconds: dict[str, float] = {}
         self.num_failures: Counter[str] = Counter()
 
@@ -59,17 +61,6 @@ class Ensemble:
     def names(self) -> tuple[str, ...]:
         """Names of the drafters, in the order given."""
         return tuple(self._drafters)
-
-    @property
-    def needs(self) -> Needs:
-        """All that any of the drafters wants to observe."""
-        wanted = [drafter.needs for drafter in self._drafters.values()]
-        layers = sorted({layer for needs in wanted for layer in needs.hidden_layers})
-        return Needs(
-            hidden_layers=tuple(layers),
-            top_k=max((needs.top_k for needs in wanted), default=0),
-            prediction=any(needs.prediction for needs in wanted),
-        )
 
     def draws(self, name: str) -> frozenset[Draw]:
         """Draws that a request may ask of one drafter."""
@@ -232,6 +223,14 @@ class Ensemble:
         self.num_failures[name] += 1
         if self.num_failures[name] == 1:
             logger.warning("drafter %s failed and lost its turn; it is not reported again", name, exc_info=error)
+
+
+def _joined(wanted: Sequence[Needs]) -> Needs:
+    return Needs(
+        hidden_layers=tuple(sorted({layer for needs in wanted for layer in needs.hidden_layers})),
+        top_k=max((needs.top_k for needs in wanted), default=0),
+        prediction=any(needs.prediction for needs in wanted),
+    )
 
 
 def _asked(plan: Plan, draw: Draw) -> tuple[str, ...]:

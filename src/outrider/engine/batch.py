@@ -34,28 +34,28 @@ def pack(items: Sequence[Item], proposals: Sequence[Proposal], hidden_layers: Se
     Returns:
         The pass; its logits rows are, judged item by judged item, the last fed token and then the draft nodes.
     """
-    tokens: list[IntArray] = []
-    positions: list[IntArray] = []
+    tokens: list[int] = []
+    positions: list[int] = []
     segments: list[Segment] = []
-    logits_rows: list[IntArray] = []
+    logits_rows: list[int] = []
     drafts = iter(proposals)
-    start = 0
     for item in items:
-        proposal = next(drafts) if item.is_judged else Proposal.empty()
-        fed = np.asarray(item.request.tokens[item.num_cached : item.end], dtype=np.int64)
-        num_rows = len(fed) + proposal.num_nodes
-        tokens += [fed, proposal.tokens]
-        positions += [np.arange(item.num_cached, item.end), item.end - 1 + depths(proposal.parents)]
-        parents = None if is_chain(proposal.parents) else proposal.parents
-        segments.append(Segment(item.slot, start, num_rows, item.num_cached, parents))
+        start, num_fed, parents = len(tokens), item.end - item.num_cached, None
+        tokens += item.request.tokens[item.num_cached : item.end]
+        positions += range(item.num_cached, item.end)
         if item.is_judged:
-            logits_rows.append(np.arange(start + len(fed) - 1, start + num_rows))
-        start += num_rows
+            proposal = next(drafts)
+            if proposal.num_nodes:
+                tokens += proposal.tokens.tolist()
+                positions += (item.end - 1 + depths(proposal.parents)).tolist()
+                parents = None if is_chain(proposal.parents) else proposal.parents
+            logits_rows += range(start + num_fed - 1, len(tokens))
+        segments.append(Segment(item.slot, start, len(tokens) - start, item.num_cached, parents))
     return ForwardInputs(
-        token_ids=np.concatenate(tokens),
-        positions=np.concatenate(positions),
+        token_ids=np.asarray(tokens, dtype=np.int64),
+        positions=np.asarray(positions, dtype=np.int64),
         segments=segments,
-        logits_rows=np.concatenate(logits_rows) if logits_rows else np.empty(0, dtype=np.int64),
+        logits_rows=np.asarray(logits_rows, dtype=np.int64),
         hidden_layers=hidden_layers,
     )
 

@@ -270,6 +270,8 @@ class Engine:
         self.drafters.drop(request.request_id)
 
     def _trim(self, proposals: list[Proposal], views: Sequence[RequestView]) -> list[Proposal]:
+        if not any(proposal.num_nodes for proposal in proposals):
+            return proposals
         shapes = [Shape(proposal.parents, proposal.confidence, proposal.draw) for proposal in proposals]
         admitted = self.policy.admit(shapes, views)
         return [trim(*parts, self.steps) for parts in zip(proposals, admitted, views, strict=True)]

@@ -54,7 +54,8 @@ class Judged:
     ) -> Outcome:
         """The judged pass as numbers, for policies and statistics."""
         accepted = np.zeros(self.proposal.num_nodes, dtype=np.bool_)
-        accepted[list(self.result.nodes)] = True
+        if self.result.nodes:
+            accepted[list(self.result.nodes)] = True
         is_whole = len(kept.tokens) == len(self.result.nodes) + 1
         return Outcome(
             request_id=self.item.request.request_id,

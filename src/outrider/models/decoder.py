@@ -161,10 +161,12 @@ class Decoder:
         run = self._stack.start(inputs, self._embed(inputs), cache)
         num_layers = self.config.num_layers if inputs.stop_after is None else inputs.stop_after
         hidden = {0: run.stream.clone()} if 0 in inputs.hidden_layers else {}
-        for index in range(num_layers):
-            run.layer(index)
-            if index + 1 in inputs.hidden_layers:
-                hidden[index + 1] = run.stream.clone()
+        done = 0
+        for tap in sorted({num_layers, *(layer for layer in inputs.hidden_layers if 0 < layer <= num_layers)}):
+            run.layers(done, tap)
+            if tap in inputs.hidden_layers:
+                hidden[tap] = run.stream.clone()
+            done = tap
         for segment in inputs.segments:
             cache.extend(segment.slot, segment.num_cached + segment.num_rows)
         if len(inputs.logits_rows) == 0:

@@ -112,9 +112,10 @@ class _PlainRun:
         """[N, D] float32 the residual stream."""
         return self._stream[: self._num_rows]
 
-    def layer(self, index: int) -> None:
-        """Add layer `index` to the stream."""
-        self._stack.layers[index].forward(self._stream, self._rotations, self._plan, self._cache)
+    def layers(self, first: int, end: int) -> None:
+        """Add layers [first, end) to the stream."""
+        for layer in self._stack.layers[first:end]:
+            layer.forward(self._stream, self._rotations, self._plan, self._cache)
 
     def logits(self, rows: NDArray[np.int64]) -> torch.Tensor:
         """[M] rows of the pass -> [M, V] float32 logits."""

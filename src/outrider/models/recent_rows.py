@@ -25,9 +25,7 @@ class RecentRows:
     def __init__(self, fetch: Callable[[torch.Tensor], torch.Tensor], size: int) -> None:
         self._fetch = fetch
         self._max_rows = max(1, _MAX_BYTES // (4 * size))
-        self._held = np.empty(
-            (self._max_rows, size), dtype=np.float32
-        )  # in one piece: many small ones would scatter memory
+        self._held = np.empty((self._max_rows, size), dtype=np.float32)  # one piece: small ones would scatter memory
         self._rows: dict[int, int] = {}
 
     def rows(self, ids: NDArray[np.int64]) -> torch.Tensor:

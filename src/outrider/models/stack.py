@@ -27,8 +27,8 @@ class Run(Protocol):
     def stream(self) -> "torch.Tensor":
         """[N, D] float32 residual stream of the pass's rows as it stands, a view."""
 
-    def layer(self, index: int) -> None:
-        """Add layer `index` to the stream and write its keys and values to the cache."""
+    def layers(self, first: int, end: int) -> None:
+        """Add layers [first, end) to the stream and write their keys and values to the cache."""
 
     def logits(self, rows: NDArray[np.int64]) -> "torch.Tensor":
         """[M] rows of the pass -> [M, V] float32 logits."""

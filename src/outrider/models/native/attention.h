@@ -30,8 +30,7 @@ struct Pass {
   int64_t num_rows, num_segments, num_threads;
   const Segment* segments;
   const float* rotations;       // [positions, head dim / 2, 2] cosine and sine
-  const int64_t* turns;         // [rows] the position that a row is turned by
-  const int32_t* positions;     // [rows] index of a row's key in its own path
+  const int64_t* positions;     // [rows] index of a row in its own path
   const int32_t* lines;         // [rows] the line that holds a node, -1 for rows of a chain
   const int32_t* line_starts;   // [lines + 1] where a line's nodes begin in `line_nodes`
   const int32_t* line_nodes;    // nodes of all lines, root to leaf

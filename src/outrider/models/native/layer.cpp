@@ -170,12 +170,14 @@ Buffers lay_out(Workspace& space, const Layer& layer, int64_t num_rows, int64_t 
   return buffers;
 }
 
+Heads heads_of(const Layer& layer) { return {layer.num_heads, layer.num_kv_heads, layer.head_dim}; }
+
 // Rotate queries and keys of a row's head `index`, and copy values: 0 to heads - 1 queries, then keys, then values.
 void place_head(const Layer& layer, const Heads& heads, const Pass& pass, const Segment& segment, int64_t number,
                 int64_t row, int64_t index, const Buffers& buffers) {
   const int64_t dim = layer.head_dim, place = segment.num_cached + row - segment.start;
   const float* from = buffers.qkv + (row * (layer.num_heads + 2 * layer.num_kv_heads) + index) * dim;
-  const float* rotation = pass.rotations + pass.turns[row] * dim;
+  const float* rotation = pass.rotations + pass.positions[row] * dim;
   if (index < layer.num_heads) {
     turn_head(from, layer.query_norm, rotation, dim, layer.norm_eps, buffers.queries + (row * layer.num_heads + index) * dim);
   } else if (index < layer.num_heads + layer.num_kv_heads) {
@@ -194,6 +196,56 @@ void fetch_places(const Heads& heads, const Segment& segment, int64_t number) {
       fetch(held(segment, heads, number, kind, head) + segment.num_cached * heads.head_dim, segment.num_rows * heads.head_dim, true);
 }
 
+// Adds one layer's two halves; called by all threads of a pass, who have met before and meet at its end.
+void add_layer(Scratch& scratch, const Layer& layer, const Pass& pass, const Heads& heads, const Work& work, const Buffers& buffers,
+               int64_t number, float* stream) {
+  const int64_t rows = pass.num_rows, dim = layer.head_dim, hidden = layer.hidden_size;
+  const int64_t result_size = kQueries * (dim + 2), num_heads = layer.num_heads + 2 * layer.num_kv_heads;
+  const float scale = float(1.4426950408889634 / std::sqrt(double(dim)));  // exponents are of base 2
+  TileShapes& shapes = scratch.shapes;
+  const size_t threads = size_t(omp_get_num_threads());
+#pragma omp for nowait
+  for (int64_t index = 0; index < pass.num_segments; index++) fetch_places(heads, pass.segments[index], number);
+#pragma omp for
+  for (int64_t row = 0; row < rows; row++)
+    norm_row(stream + row * hidden, layer.attention_norm, hidden, layer.norm_eps, buffers.normed, row);
+  product<false>(shapes, layer.query, buffers.normed, buffers.qkv, num_heads * dim);
+  product<false>(shapes, layer.key, buffers.normed, buffers.qkv + layer.query.out, num_heads * dim);
+  product<false>(shapes, layer.value, buffers.normed, buffers.qkv + layer.query.out + layer.key.out, num_heads * dim);
+#pragma omp barrier
+  for (int64_t index = 0; index < pass.num_segments; index++) {
+    const Segment& segment = pass.segments[index];
+#pragma omp for nowait
+    for (int64_t job = 0; job < segment.num_rows * num_heads; job++)
+      place_head(layer, heads, pass, segment, number, segment.start + job / num_heads, job % num_heads, buffers);
+  }
+#pragma omp barrier
+#pragma omp for schedule(dynamic)
+  for (size_t item = 0; item < work.items.size(); item++)
+    attend(scratch, pass, heads, work.items[item], work.items[std::min(item + threads, work.items.size() - 1)], number,
+           buffers.queries, scale, buffers.results + int64_t(item) * result_size);
+#pragma omp for
+  for (size_t index = 0; index < work.groups.size(); index++) {
+    const ItemGroup& group = work.groups[index];
+    const Item& item = work.items[size_t(group.first_item)];
+    for (int64_t query = 0; query < item.num_queries; query++) {
+      const int64_t row = item.segment->start + (item.first_query + query) / heads.group();
+      const int64_t head = item.head * heads.group() + (item.first_query + query) % heads.group();
+      combine(buffers.results + group.first_item * result_size, group.num_spans, result_size, query, dim,
+              buffers.attended, row, head * dim);
+    }
+  }
+  product<true>(shapes, layer.output, buffers.attended, stream, hidden);
+#pragma omp barrier
+#pragma omp for
+  for (int64_t row = 0; row < rows; row++)
+    norm_row(stream + row * hidden, layer.mlp_norm, hidden, layer.norm_eps, buffers.normed, row);
+  gated_product(shapes, layer.gate, layer.up, buffers.normed, buffers.gated);
+#pragma omp barrier
+  product<true>(shapes, layer.down, buffers.gated, stream, hidden);
+#pragma omp barrier
+}
+
 }  // namespace
 
 extern "C" {
@@ -202,65 +254,22 @@ int outrider_enable() { return enable_tiles(); }
 
 // Bytes of workspace that a pass over this layer needs.
 int64_t outrider_workspace(const Layer* layer, const Pass* pass) {
-  const Heads heads{layer->num_heads, layer->num_kv_heads, layer->head_dim};
   Workspace space(nullptr);
-  lay_out(space, *layer, pass->num_rows, int64_t(work_of(*pass, heads).items.size()));
+  lay_out(space, *layer, pass->num_rows, int64_t(work_of(*pass, heads_of(*layer)).items.size()));
   return space.bytes();
 }
 
-// Adds layer `number`'s two halves to the residual stream [rows, hidden size], and writes keys and values to the cache.
-void outrider_layer(const Layer* layer, const Pass* pass, int64_t number, float* stream) {
-  const Heads heads{layer->num_heads, layer->num_kv_heads, layer->head_dim};
+// Adds layers [first, end) to the residual stream [rows, hidden size], and writes their keys and values to the cache; the
+// layers have the same sizes.
+void outrider_layers(const Layer* layers, const Pass* pass, int64_t first, int64_t end, float* stream) {
+  const Heads heads = heads_of(*layers);
   const Work work = work_of(*pass, heads);
-  const int64_t rows = pass->num_rows, dim = layer->head_dim, hidden = layer->hidden_size;
-  const int64_t result_size = kQueries * (dim + 2), num_heads = layer->num_heads + 2 * layer->num_kv_heads;
   Workspace space(pass->workspace);
-  const Buffers buffers = lay_out(space, *layer, rows, int64_t(work.items.size()));
-  const float scale = float(1.4426950408889634 / std::sqrt(double(dim)));  // exponents are of base 2
+  const Buffers buffers = lay_out(space, *layers, pass->num_rows, int64_t(work.items.size()));
 #pragma omp parallel num_threads(int(pass->num_threads))
   {
     Scratch scratch;
-    TileShapes& shapes = scratch.shapes;
-    const size_t threads = size_t(omp_get_num_threads());
-#pragma omp for nowait
-    for (int64_t index = 0; index < pass->num_segments; index++) fetch_places(heads, pass->segments[index], number);
-#pragma omp for
-    for (int64_t row = 0; row < rows; row++)
-      norm_row(stream + row * hidden, layer->attention_norm, hidden, layer->norm_eps, buffers.normed, row);
-    product<false>(shapes, layer->query, buffers.normed, buffers.qkv, num_heads * dim);
-    product<false>(shapes, layer->key, buffers.normed, buffers.qkv + layer->query.out, num_heads * dim);
-    product<false>(shapes, layer->value, buffers.normed, buffers.qkv + layer->query.out + layer->key.out, num_heads * dim);
-#pragma omp barrier
-    for (int64_t index = 0; index < pass->num_segments; index++) {
-      const Segment& segment = pass->segments[index];
-#pragma omp for nowait
-      for (int64_t job = 0; job < segment.num_rows * num_heads; job++)
-        place_head(*layer, heads, *pass, segment, number, segment.start + job / num_heads, job % num_heads, buffers);
-    }
-#pragma omp barrier
-#pragma omp for schedule(dynamic)
-    for (size_t item = 0; item < work.items.size(); item++)
-      attend(scratch, *pass, heads, work.items[item], work.items[std::min(item + threads, work.items.size() - 1)], number,
-             buffers.queries, scale, buffers.results + int64_t(item) * result_size);
-#pragma omp for
-    for (size_t index = 0; index < work.groups.size(); index++) {
-      const ItemGroup& group = work.groups[index];
-      const Item& item = work.items[size_t(group.first_item)];
-      for (int64_t query = 0; query < item.num_queries; query++) {
-        const int64_t row = item.segment->start + (item.first_query + query) / heads.group();
-        const int64_t head = item.head * heads.group() + (item.first_query + query) % heads.group();
-        combine(buffers.results + group.first_item * result_size, group.num_spans, result_size, query, dim,
-                buffers.attended, row, head * dim);
-      }
-    }
-    product<true>(shapes, layer->output, buffers.attended, stream, hidden);
-#pragma omp barrier
-#pragma omp for
-    for (int64_t row = 0; row < rows; row++)
-      norm_row(stream + row * hidden, layer->mlp_norm, hidden, layer->norm_eps, buffers.normed, row);
-    gated_product(shapes, layer->gate, layer->up, buffers.normed, buffers.gated);
-#pragma omp barrier
-    product<true>(shapes, layer->down, buffers.gated, stream, hidden);
+    for (int64_t number = first; number < end; number++) add_layer(scratch, layers[number], *pass, heads, work, buffers, number, stream);
   }
 }
 

@@ -63,7 +63,7 @@ class Pass(Structure):
     _fields_ = [
         *((name, c_int64) for name in ("num_rows", "num_segments", "num_threads")),
         ("segments", POINTER(Segment)),
-        *((name, c_void_p) for name in ("rotations", "turns", "positions", "lines", "line_starts", "line_nodes")),
+        *((name, c_void_p) for name in ("rotations", "positions", "lines", "line_starts", "line_nodes")),
         ("workspace", c_void_p),
     ]
 
@@ -85,8 +85,8 @@ class Library:
             raise OSError("the kernel does not give the tile registers to this process")
         self.workspace_bytes = functions.outrider_workspace
         self.workspace_bytes.restype, self.workspace_bytes.argtypes = c_int64, (POINTER(Layer), POINTER(Pass))
-        self.layer = functions.outrider_layer
-        self.layer.restype, self.layer.argtypes = None, (POINTER(Layer), POINTER(Pass), c_int64, c_void_p)
+        self.layers = functions.outrider_layers
+        self.layers.restype, self.layers.argtypes = None, (POINTER(Layer), POINTER(Pass), c_int64, c_int64, c_void_p)
         self.head_workspace_bytes = functions.outrider_head_workspace
         self.head_workspace_bytes.restype, self.head_workspace_bytes.argtypes = c_int64, (POINTER(Matrix), c_int64)
         self.head = functions.outrider_head

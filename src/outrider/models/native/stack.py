@@ -1,4 +1,4 @@
-"""The layers and the head through the native library: one call a layer.
+"""The layers and the head through the native library: one call for as many layers as nobody looks between.
 
 It knows rows, slots and trees; what happens within a layer stands in `layer.cpp`. Invariant: a row's bits depend on its
 own path only, whatever shares the pass and however many threads run, so passes are always width-invariant.
@@ -11,11 +11,12 @@ import torch
 from numpy.typing import NDArray
 
 from outrider.cache.kv import KVCache
-from outrider.core.tree import children, depths, is_chain, path
+from outrider.core.tree import children, is_chain, path
+from outrider.core.types import IntArray
 from outrider.models import base
 from outrider.models.base import ForwardInputs
 from outrider.models.config import ModelConfig, TensorSource
-from outrider.models.native.library import Library, Pass, Segment
+from outrider.models.native.library import Layer, Library, Pass, Segment
 from outrider.models.native.weights import MatrixPacker
 from outrider.models.rope import RotationTable
 
@@ -44,6 +45,7 @@ class NativeStack:
         self.config, self.library = config, library
         packer = MatrixPacker(config, source, library, stored_blocks=stored_blocks)
         self.layers = [packer.layer(index) for index in range(config.num_layers)]
+        self.structures = (Layer * config.num_layers)(*(layer.structure for layer in self.layers))
         self.norm = source.tensor("model.norm.weight").float().clone()
         self.head = packer.head()
         self.rotations = RotationTable(config.rope, config.head_dim, torch.device("cpu"))
@@ -81,31 +83,30 @@ class _NativeRun:
     def __init__(self, stack: NativeStack, inputs: ForwardInputs, embedded: torch.Tensor, cache: KVCache) -> None:
         self._stack, self.stream = stack, embedded
         # what the structure points to must live as long as the run
-        self._turns = np.ascontiguousarray(inputs.positions, dtype=np.int64)
-        self._rotations = stack.rotations.upto(int(self._turns.max()))
-        self._paths = _Paths(inputs.segments, embedded.shape[0])
-        self._segments = (Segment * len(inputs.segments))(
-            *(_segment(segment, cache.tensor(segment.slot)) for segment in inputs.segments)
+        self._positions = np.ascontiguousarray(inputs.positions, dtype=np.int64)
+        self._rotations = stack.rotations.upto(int(self._positions.max()))
+        trees = [_tree(segment) for segment in inputs.segments]
+        self._lines = _Lines(inputs.segments, trees, embedded.shape[0])
+        self._segments = (Segment * len(trees))(
+            *(_segment(segment, len(tree), cache) for segment, tree in zip(inputs.segments, trees, strict=True))
         )
         self._pass = Pass(
             num_rows=embedded.shape[0],
-            num_segments=len(inputs.segments),
+            num_segments=len(trees),
             num_threads=torch.get_num_threads(),
             segments=self._segments,
             rotations=self._rotations.data_ptr(),
-            turns=self._turns.ctypes.data,
-            positions=self._paths.positions.ctypes.data,
-            lines=self._paths.lines.ctypes.data,
-            line_starts=self._paths.line_starts.ctypes.data,
-            line_nodes=self._paths.line_nodes.ctypes.data,
+            positions=self._positions.ctypes.data,
+            lines=self._lines.numbers.ctypes.data,
+            line_starts=self._lines.starts.ctypes.data,
+            line_nodes=self._lines.nodes.ctypes.data,
         )
-        num_bytes = stack.library.workspace_bytes(stack.layers[0].structure, self._pass)
+        num_bytes = stack.library.workspace_bytes(stack.structures, self._pass)
         self._pass.workspace = stack.workspace(num_bytes)
 
-    def layer(self, index: int) -> None:
-        """Add layer `index` to the stream."""
-        layer = self._stack.layers[index].structure
-        self._stack.library.layer(layer, self._pass, index, self.stream.data_ptr())
+    def layers(self, first: int, end: int) -> None:
+        """Add layers [first, end) to the stream."""
+        self._stack.library.layers(self._stack.structures, self._pass, first, end, self.stream.data_ptr())
 
     def logits(self, rows: NDArray[np.int64]) -> torch.Tensor:
         """[M] rows of the pass -> [M, V] float32 logits."""
@@ -126,52 +127,46 @@ class _NativeRun:
         return logits
 
 
-def _segment(segment: base.Segment, tensor: torch.Tensor) -> Segment:
-    return Segment(
-        slot=tensor.data_ptr(),
-        capacity=tensor.shape[3],
-        start=segment.start,
-        num_rows=segment.num_rows,
-        num_cached=segment.num_cached,
-        num_chain=segment.num_rows - len(_nodes(segment)),
-    )
-
-
-def _nodes(segment: base.Segment) -> Sequence[int]:
+def _tree(segment: base.Segment) -> IntArray:
     """Parents of the rows that are nodes of a branching tree; none where every row follows the row before it."""
-    if segment.parents is None or is_chain(segment.parents):
-        return ()
-    return segment.parents  # type: ignore[return-value]  # an array of numbers
+    return _NO_TREE if segment.parents is None or is_chain(segment.parents) else segment.parents
 
 
-class _Paths:
-    """Where each row stands in its own path, and the paths of the trees: one line from the root to each leaf.
+_NO_TREE: IntArray = np.empty(0, dtype=np.int64)
+
+
+def _segment(segment: base.Segment, num_nodes: int, cache: KVCache) -> Segment:
+    tensor = cache.tensor(segment.slot)
+    num_chain = segment.num_rows - num_nodes  # negative where the tree began in an earlier pass
+    return Segment(tensor.data_ptr(), tensor.shape[3], segment.start, segment.num_rows, segment.num_cached, num_chain)
+
+
+class _Lines:
+    """The paths of the trees of a pass: one line from the root to each leaf.
 
     Args:
         segments: the slots of the pass.
+        trees: the parents of each one's tree.
         num_rows: rows of the pass.
+
+    Attributes:
+        numbers: [num_rows] the first line that holds a node, -1 for rows of a chain.
+        starts: [lines + 1] where a line's nodes begin.
+        nodes: nodes of all lines, root to leaf.
     """
 
-    def __init__(self, segments: Sequence[base.Segment], num_rows: int) -> None:
-        self.positions = np.empty(num_rows, dtype=np.int32)
-        self.lines = np.full(num_rows, -1, dtype=np.int32)
+    def __init__(self, segments: Sequence[base.Segment], trees: Sequence[IntArray], num_rows: int) -> None:
+        self.numbers = np.full(num_rows, -1, dtype=np.int32)
         starts: list[int] = [0]
         nodes: list[int] = []
-        for segment in segments:
-            first, parents = segment.start, np.asarray(_nodes(segment), dtype=np.int64)
-            end = first + segment.num_rows
-            num_chain = segment.num_rows - len(parents)  # negative where the tree began in an earlier pass
-            self.positions[first:end] = np.arange(segment.num_cached, segment.num_cached + segment.num_rows)
-            if len(parents) == 0:
-                continue
-            num_new = min(len(parents), segment.num_rows)
-            self.positions[end - num_new : end] = segment.num_cached + num_chain - 1 + depths(parents)[-num_new:]
+        for segment, parents in zip(segments, trees, strict=True):
+            num_chain = segment.num_rows - len(parents)
             for leaf in (node for node, below in enumerate(children(parents)[:-1]) if not below):
                 line = path(parents, leaf)
-                rows = first + num_chain + np.asarray(line)
-                rows = rows[rows >= first]
-                self.lines[rows[self.lines[rows] < 0]] = len(starts) - 1  # a node is on the first line that holds it
+                rows = segment.start + num_chain + np.asarray(line)
+                rows = rows[rows >= segment.start]
+                self.numbers[rows[self.numbers[rows] < 0]] = len(starts) - 1
                 nodes.extend(line)
                 starts.append(len(nodes))
-        self.line_starts = np.asarray(starts, dtype=np.int32)
-        self.line_nodes = np.asarray(nodes or [0], dtype=np.int32)
+        self.starts = np.asarray(starts, dtype=np.int32)
+        self.nodes = np.asarray(nodes or [0], dtype=np.int32)
