@@ -1,6 +1,6 @@
 """Memory in large pages, so that reading and writing it is not held up by address translation.
 
-It knows bytes only. Invariant: a piece stays where it is as long as a tensor refers to it.
+It knows bytes only. Invariant: a piece stays where it is, and nobody else's, as long as a tensor refers to it.
 
 Note:
     With pages of 4 KiB a core waits for the page walk every 64 cache lines; under virtualisation that halves the speed
@@ -9,22 +9,84 @@ Note:
 """
 
 import contextlib
+import ctypes
 import mmap
+import sys
+from pathlib import Path
 
 import torch
 
-__all__ = ["PAGE_BYTES", "large_zeros"]
+__all__ = ["PAGE_BYTES", "ReusedPages", "gather_heap", "large_zeros"]
 
 PAGE_BYTES = 2 << 20
+_COLLAPSE = 25  # MADV_COLLAPSE of Linux 6.1, which Python has no name for
 
 
 def large_zeros(num_bytes: int) -> torch.Tensor:
     """[num_bytes] uint8 zeros in fresh memory that begins at a large page; what fills none is in small ones."""
-    private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS  # shared memory gets no large pages
-    mapping = mmap.mmap(-1, num_bytes + PAGE_BYTES, flags=private)
-    whole = torch.frombuffer(mapping, dtype=torch.uint8)
-    begin = -whole.data_ptr() % PAGE_BYTES
+    return _tensor(_map(num_bytes), num_bytes)
+
+
+class ReusedPages:
+    """Memory for results of changing size that come and go, as logits do: given out again once nobody refers to it.
+
+    So they are not cut out of the heap, where small objects that outlive them would settle between them and make it
+    grow for hours, and each lies in memory that was used just before.
+    """
+
+    def __init__(self) -> None:
+        self._mapping = _map(0)
+
+    def floats(self, num_rows: int, size: int) -> torch.Tensor:
+        """[num_rows, size] float32 numbers, whatever they are."""
+        num_bytes = 4 * num_rows * size
+        mapping = self._mapping
+        if len(mapping) < num_bytes + PAGE_BYTES or sys.getrefcount(mapping) > _OWN_REFERENCES:
+            self._mapping = mapping = _map(num_bytes + num_bytes // 4)
+        return _tensor(mapping, num_bytes).view(torch.float32).view(num_rows, size)
+
+
+_OWN_REFERENCES = 3  # to a mapping: ours, a variable's and an argument's
+
+
+def _map(num_bytes: int) -> mmap.mmap:
+    """Fresh memory with so many bytes behind the first large page that begins in it."""
+    mapping = mmap.mmap(
+        -1, num_bytes + PAGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    )  # shared: no large pages
     if hasattr(mmap, "MADV_HUGEPAGE") and num_bytes >= PAGE_BYTES:
+        begin = _tensor(mapping, 0).storage_offset()
         with contextlib.suppress(OSError):  # a kernel without large pages
             mapping.madvise(mmap.MADV_HUGEPAGE, begin, num_bytes // PAGE_BYTES * PAGE_BYTES)
+    return mapping
+
+
+def _tensor(mapping: mmap.mmap, num_bytes: int) -> torch.Tensor:
+    """[num_bytes] uint8 from the first large page on that begins in a mapping."""
+    whole = torch.frombuffer(mapping, dtype=torch.uint8)
+    begin = -whole.data_ptr() % PAGE_BYTES
     return whole[begin : begin + num_bytes]
+
+
+def gather_heap() -> None:
+    """Copy the process's objects into large pages, once, where the kernel can (Linux 6.1); else nothing happens.
+
+    For whoever is about to run for long: it takes some tenths of a second, and up to two megabytes more for each piece.
+
+    Note:
+        A pass streams the weights through the caches, so the code between two passes finds its objects in memory, each
+        behind a page walk of its own. With smollm2 a step took 6 to 10 percent less, a chunk of the server a quarter.
+    """
+    maps = Path("/proc/self/maps")
+    advise = getattr(ctypes.CDLL(None), "madvise", None) if maps.exists() else None
+    if advise is None:
+        return
+    advise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    for line in maps.read_text().splitlines():
+        place, access, _, _, inode, *name = line.split(maxsplit=5)
+        if inode != "0" or access != "rw-p" or name not in ([], ["[heap]"]):
+            continue
+        first, end = (int(edge, 16) for edge in place.split("-"))
+        begin, end = -(-first // PAGE_BYTES) * PAGE_BYTES, end // PAGE_BYTES * PAGE_BYTES
+        if end > begin:
+            advise(begin, end - begin, _COLLAPSE)  # what cannot be moved stays where it is

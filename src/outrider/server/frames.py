@@ -23,6 +23,9 @@ _MARK = uuid.uuid4().hex
 """What a chunk's text is while its form is made; no one outside this process knows it."""
 
 
+_write = json.JSONEncoder(ensure_ascii=False).encode
+
+
 class Frames:
     """The forms of one answer.
 
@@ -40,4 +43,4 @@ class Frames:
             before, after = to_json(self._make(index, _MARK)).split(f'"{_MARK}"')
             self._forms[index] = before, after
         before, after = self._forms[index]
-        return f"{before}{json.dumps(text, ensure_ascii=False)}{after}"
+        return f"{before}{_write(text)}{after}"

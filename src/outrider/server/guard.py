@@ -1,6 +1,7 @@
 """What every request passes before a route sees it: its size, its key, and the log.
 
-Plain ASGI, so that streams pass through untouched. This module knows HTTP; it knows neither models nor fields.
+Plain ASGI, so that streams pass through untouched: once one has begun, its chunks may go straight to what the guard was
+given to send with, `scope["state"]["send"]`. This module knows HTTP; it knows neither models nor fields.
 Invariants: a body beyond the limit is never held in memory; the log says who asked for what and how it went, never what
 was written or which key was used.
 """
@@ -57,6 +58,7 @@ class Guard:
             await self._app(scope, receive, send)
             return
         visit = _Visit(scope)
+        scope["state"]["send"] = send
         sending = visit.sending(send)
         try:
             await self._handle(scope, receive, sending)

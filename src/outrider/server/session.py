@@ -8,7 +8,7 @@ time), the engine holds nothing for it after the step that runs at that moment.
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 
 from outrider.engine.outbox import TextEvent
 from outrider.engine.ticket import Ticket
@@ -77,7 +77,8 @@ class Session:
         self._started = time.perf_counter()
         self._tickets: list[Ticket] = []
         self._events: deque[TextEvent] = deque()
-        self._has_news = asyncio.Event()
+        self._waiting: asyncio.Future[None] | None = None
+        self._num_open = 0
         self._is_gone = False
         self._is_late = False
         self._is_closed = False
@@ -117,10 +118,11 @@ class Session:
             raise
         requests = [request for group in accepted for request in group]
         self.choices = [Choice(index, request) for index, request in enumerate(requests)]
+        self._num_open = len(requests)
         self._by_id = {choice.request.request_id: choice for choice in self.choices}
 
-    async def updates(self) -> AsyncIterator[list[Choice]]:
-        """Choices that have something new, until all have ended; what a slow reader missed comes at once.
+    async def news(self) -> list[Choice]:
+        """Wait for choices that have something new; none when all have ended. What a slow reader missed comes at once.
 
         Raises:
             GenerationError: a choice failed.
@@ -128,21 +130,25 @@ class Session:
             Refusal: it took too long.
             GoneError: the client went away.
         """
-        num_open = len(self.choices)
-        while num_open:
-            changed = {}
-            for event in await self._news():
-                choice = self._by_id[event.request.request_id]
-                self._take(choice, event)
-                changed[choice.index] = choice
-                num_open -= choice.finish_reason is not None
-            yield list(changed.values())
+        changed: dict[int, Choice] = {}
+        if self._num_open:
+            while not self._events:
+                self._raise_end()
+                self._waiting = self._loop.create_future()
+                await self._waiting
+            self._raise_end()
+        while self._events:
+            event = self._events.popleft()
+            choice = self._by_id[event.request.request_id]
+            self._take(choice, event)
+            changed[choice.index] = choice
+        return list(changed.values())
 
     def leave(self) -> None:
         """The client went away."""
         self._is_gone = True
         self.close()
-        self._has_news.set()
+        self._wake()
 
     def close(self) -> None:
         """Nothing more is wanted; does no harm at the end."""
@@ -157,15 +163,9 @@ class Session:
         for ticket in self._tickets:
             ticket.cancel()
 
-    async def _news(self) -> list[TextEvent]:
-        while not self._events:
-            self._raise_end()
-            self._has_news.clear()
-            await self._has_news.wait()
-        self._raise_end()
-        events = list(self._events)
-        self._events.clear()
-        return events
+    def _wake(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
 
     def _raise_end(self) -> None:
         if self._is_gone:
@@ -178,7 +178,7 @@ class Session:
     def _ring(self) -> None:
         self._is_late = True
         self.close()
-        self._has_news.set()
+        self._wake()
 
     def _take(self, choice: Choice, event: TextEvent) -> None:
         now = time.perf_counter() - self._started
@@ -188,6 +188,7 @@ class Session:
         choice.take(event)
         if choice.finish_reason is None:
             return
+        self._num_open -= 1
         count = choice.num_tokens - choice.num_first
         self._meters.end(choice.finish_reason, now, (now - choice.first_seconds) / count if count > 0 else None)
         if choice.error is not None:
@@ -209,4 +210,4 @@ class Session:
     def put(self, event: TextEvent) -> None:
         """Take an event."""
         self._events.append(event)
-        self._has_news.set()
+        self._wake()

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 
 from fastapi import Request, Response
 from openai.types import CompletionUsage
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from outrider.server.answers import Shape, usage_of
 from outrider.server.choices import Choice
@@ -50,7 +50,7 @@ async def answer_whole(request: Request, session: Session, shape: Shape, headers
         GoneError: the client went away.
     """
     async with _watching(request.receive, session):
-        async for _ in session.updates():
+        while await session.news():
             pass
     return Response(to_json(shape.whole(session.choices)), media_type="application/json", headers=dict(headers))
 
@@ -79,31 +79,34 @@ class EventStream(Response):
         self._usage = usage
         self._continuous = continuous
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - of the protocol
-        """Send all of it."""
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send all of it.
+
+        Note:
+            Chunks are written by a task of its own, and straight to the door (`Guard`): what stands around a route,
+            some twenty calls, is not resumed for each of them.
+        """
         async with _watching(receive, self._session):
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            try:
-                async for text in self._texts():
-                    await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
-            except GoneError:
-                return
-            except Exception as error:
-                refusal = refusal_of(error)
-                if refusal.status == 500:
-                    logger.warning("a stream ended with an error: %s", refusal, exc_info=error)
-                text = f"data: {refusal.body.model_dump_json()}\n\n"
-                await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            await asyncio.create_task(self._write(scope["state"]["send"]))
 
-    async def _texts(self) -> AsyncIterator[str]:
-        """Events; those of one step are sent together."""
-        async for changed in self._session.updates():
-            events = [event for choice in changed if choice.is_ready for event in self._events(choice)]
-            if events:
-                yield "".join([f"data: {event}\n\n" for event in events])
-        last = f"data: {to_json(self._shape.last(self._usage_now()))}\n\n" if self._usage else ""
-        yield f"{last}data: [DONE]\n\n"
+    async def _write(self, send: Send) -> None:
+        """Send events, those of one step together, and the end."""
+        try:
+            while changed := await self._session.news():
+                events = [event for choice in changed if choice.is_ready for event in self._events(choice)]
+                if events:
+                    await send(_body("".join([f"data: {event}\n\n" for event in events])))
+            last = f"data: {to_json(self._shape.last(self._usage_now()))}\n\n" if self._usage else ""
+            await send(_body(f"{last}data: [DONE]\n\n"))
+        except GoneError:
+            return
+        except Exception as error:
+            refusal = refusal_of(error)
+            if refusal.status == 500:
+                logger.warning("a stream ended with an error: %s", refusal, exc_info=error)
+            await send(_body(f"data: {refusal.body.model_dump_json()}\n\n"))
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     def _events(self, choice: Choice) -> Iterator[str]:
         """JSON of what a choice has to release."""
@@ -116,3 +119,7 @@ class EventStream(Response):
 
     def _usage_now(self) -> CompletionUsage:
         return usage_of(self._session.asked, self._session.choices)
+
+
+def _body(text: str) -> Message:
+    return {"type": "http.response.body", "body": text.encode(), "more_body": True}

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from outrider.cache.kv import KVCache
+from outrider.cache.pages import ReusedPages
 from outrider.core.tree import children, is_chain, path
 from outrider.core.types import IntArray
 from outrider.models import base
@@ -49,6 +50,7 @@ class NativeStack:
         self.norm = source.tensor("model.norm.weight").float().clone()
         self.head = packer.head()
         self.rotations = RotationTable(config.rope, config.head_dim, torch.device("cpu"))
+        self.results = ReusedPages()
         self._workspace = torch.empty(0, dtype=torch.uint8)
 
     @property
@@ -111,7 +113,7 @@ class _NativeRun:
     def logits(self, rows: NDArray[np.int64]) -> torch.Tensor:
         """[M] rows of the pass -> [M, V] float32 logits."""
         stack, wanted = self._stack, np.ascontiguousarray(rows)
-        logits = torch.empty(len(rows), stack.config.vocab_size)
+        logits = stack.results.floats(len(rows), stack.config.vocab_size)
         workspace = stack.workspace(stack.library.head_workspace_bytes(stack.head.structure, len(rows)))
         stack.library.head(
             stack.head.structure,
