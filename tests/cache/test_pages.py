@@ -33,7 +33,9 @@ def test_what_nobody_refers_to_is_given_out_again() -> None:
     assert [pages.floats(rows, 1000).data_ptr() for rows in (8, 1, 8)] == [place] * 3
     wider = pages.floats(2000, 1000)
     wider[:] = 1
-    assert wider.shape == (2000, 1000) and wider.dtype == torch.float32 and wider.is_contiguous()
+    assert wider.shape == (2000, 1000)
+    assert wider.dtype == torch.float32
+    assert wider.is_contiguous()
 
 
 def test_gathering_the_heap_keeps_what_is_in_it() -> None:

@@ -143,7 +143,7 @@ def ask(http: httpx.Client, url: str, asked: Asked) -> None:
 
 
 def run_mixed(process: Process, everything: list[Asked]) -> list[int]:
-    """Ask all of it, 16 at a time; the server's memory after each hundred, when it had nothing to do and kept no text."""
+    """Ask all of it, 16 at a time; the server's memory after each hundred, when it is idle and keeps no text."""
     marks = []
     with ThreadPoolExecutor(AT_ONCE) as pool, client() as http:
         for start in range(0, len(everything), 100):

@@ -51,11 +51,10 @@ _OWN_REFERENCES = 3  # to a mapping: ours, a variable's and an argument's
 
 def _map(num_bytes: int) -> mmap.mmap:
     """Fresh memory with so many bytes behind the first large page that begins in it."""
-    mapping = mmap.mmap(
-        -1, num_bytes + PAGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-    )  # shared: no large pages
+    private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS  # shared memory gets no large pages
+    mapping = mmap.mmap(-1, num_bytes + PAGE_BYTES, flags=private)
     if hasattr(mmap, "MADV_HUGEPAGE") and num_bytes >= PAGE_BYTES:
-        begin = _tensor(mapping, 0).storage_offset()
+        begin = int(_tensor(mapping, 0).storage_offset())
         with contextlib.suppress(OSError):  # a kernel without large pages
             mapping.madvise(mmap.MADV_HUGEPAGE, begin, num_bytes // PAGE_BYTES * PAGE_BYTES)
     return mapping
