@@ -74,8 +74,8 @@ class TransformersCheckpoint:
         """
         if head_ids is not None:
             raise UnsupportedError(
-                f"head_ids is given, but transformers runs {self.path.name} and multiplies by its whole head; "
-                "leave it out."
+                f"a vocabulary (head_ids) is given, but transformers runs {self.path.name} and multiplies by its whole "
+                "head; leave it out."
             )
         from outrider.models.transformers_target import transformers_target
 
