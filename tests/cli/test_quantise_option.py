@@ -9,7 +9,7 @@ from cli_helpers import refusal, run, write_model
 from outrider.errors import InvalidRequestError, UnsupportedError
 from outrider.models.loading import load_model
 from outrider.models.loading.load import open_path
-from outrider.models.loading.quantising import Loss, Quantise, load_quantised
+from outrider.models.loading.quantising import Loss, Quantise, decoder_logits, load_quantised
 from outrider.models.native.library import library
 
 SIZES = {"hidden_size": 64, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32, "intermediate_size": 96}
@@ -78,3 +78,21 @@ def test_every_command_refuses_what_is_unknown(command):
 def test_the_side_of_a_server_is_its_own():
     words = ("--endpoint", "http://127.0.0.1:9", "--quantize", "int4")
     assert "--quantize is the server's to choose" in refusal("chat", *words)
+
+
+@needs_native
+@pytest.mark.parametrize("quantize", ["none", "int8"])
+def test_a_reduced_head_is_loaded_with_weights_of_any_size(tiny, quantize):
+    whole = load_model(tiny, quantize=quantize, progress=False)
+    reduced = load_model(tiny, quantize=quantize, head_ids=[3, 5, 8], progress=False)
+    assert reduced.loss == whole.loss
+    assert reduced.target.weights == whole.target.weights
+    assert reduced.target.weight_bytes < whole.target.weight_bytes
+    (logits,) = decoder_logits(reduced.target, [[1, 2, 3]])
+    assert torch.equal(logits[:, [3, 5, 8]], decoder_logits(whole.target, [[1, 2, 3]])[0][:, [3, 5, 8]])
+    assert logits.isfinite().sum() == 9
+
+
+def test_transformers_multiplies_by_the_whole_head(tiny):
+    with pytest.raises(UnsupportedError, match=r"vocabulary .* is given, but transformers runs model"):
+        load_model(tiny, implementation="transformers", head_ids=[3], progress=False)

@@ -302,11 +302,40 @@ def test_a_shared_vocabulary_bounds_the_ids_and_options_arrive(monkeypatch):
         "draft_model:model=small,dtype=float32,device=cpu,implementation=decoder,chunk=2", target, progress=False
     )
     given = {"dtype": "float32", "device": "cpu", "implementation": "decoder", "quantize": "none", "progress": False}
-    assert asked == {"name": ("small",)} | given
+    assert asked == {"name": ("small",), "head_ids": None} | given
     drafter.load()
     drafter.begin("r", [1, 2, 3])
     assert propose(drafter, [1, 2, 3]).num_nodes == 0  # a chunk of two leaves one token unread
     assert propose(drafter, [1, 2, 3]).tokens.max() < 15
+
+
+@pytest.mark.parametrize("draw", [*Draw])
+def test_only_tokens_of_a_reduced_head_are_proposed_and_their_laws_are_told(draw):
+    ids = [2, 3, 11]
+    drafter = begun(decoder(head_ids=ids), PROMPT)
+    params = SamplingParams(temperature=1.5, repetition_penalty=1.2)
+    wanted = plan(NAME, 8, depth=3, width=1 if draw is Draw.IID else 2)
+    seen = set()
+    for seed in range(10):
+        proposal = drafter.propose([context(PROMPT, wanted, vocab_size=VOCAB, params=params, draw=draw, seed=seed)])[0]
+        seen.update(proposal.tokens.tolist())
+        if proposal.probs is not None:
+            assert proposal.probs.shape[1] == VOCAB
+            assert proposal.probs[:, [n for n in range(VOCAB) if n not in ids]].max() == 0
+            assert np.allclose(proposal.probs.sum(1), 1, atol=1e-6)
+        assert all(0 < value <= 1 for value in proposal.confidence)
+    assert seen <= set(ids)
+    assert len(seen) > 1
+
+
+def test_a_reduced_head_follows_the_target_s_noise_wherever_the_target_stays_in_it():
+    ids, params = [*range(0, VOCAB, 2), 3], SamplingParams(temperature=1.0)
+    target, reduced = decoder(), decoder(head_ids=ids)
+    loop = Loop(target, DraftModel(reduced, VOCAB), PROMPT, plan(NAME, 3), params=params)
+    output = loop.run(40)
+    assert output == plain(target, PROMPT, 40, params=params)
+    drafted = sum(drafted for drafted, _ in loop.steps)
+    assert 0 < sum(accepted for _, accepted in loop.steps) < drafted
 
 
 # -- limits and ends ---------------------------------------------------------------------------------------------------

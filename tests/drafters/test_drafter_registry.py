@@ -27,6 +27,7 @@ def test_every_option_is_read_with_its_type():
         "device": "auto",
         "implementation": "auto",
         "quantize": "none",
+        "vocabulary": None,
     }
     suffix = build_drafter("suffix:max=9,min=2,shared=50")
     assert (suffix._longest, suffix._shortest, suffix.store._max_tokens) == (9, 2, 50)

@@ -18,7 +18,7 @@ from outrider.drafters.base import Drafter
 from outrider.drafters.draft_model import DraftModel
 from outrider.drafters.scripted import ScriptedDrafter
 from outrider.errors import UnsupportedError
-from outrider.models.toy import TableTarget
+from outrider.models.toy import TableTarget, random_decoder
 from outrider.policies.base import Policy
 from outrider.policies.fixed import Fixed
 
@@ -28,6 +28,7 @@ LENGTH = 3
 ENDS = (0,)
 TARGET = TableTarget(VOCAB, order=2, seed=3, scale=1.0, context_length=len(PROMPT) + LENGTH)
 OTHER = TableTarget(VOCAB, order=2, seed=4, scale=1.0, context_length=len(PROMPT) + LENGTH)
+REDUCED = random_decoder(5, vocab_size=VOCAB, hidden=16, heads=2, layers=1, scale=0.6, head_ids=[3, 1])
 _ENDS: dict[str, dict[str, Any]] = {
     "eos": {"ignore_eos": False},
     "stop token": {"stop_token_ids": [3]},
@@ -107,6 +108,8 @@ def _drafting(name: str) -> tuple[list[Drafter], Policy]:
         return [favourites()], Fixed(2)
     if name == "small vocabulary":
         return [DraftModel(OTHER, VOCAB, num_tokens=2)], Fixed(2)
+    if name in ("reduced head", "reduced head tree"):
+        return [DraftModel(REDUCED, VOCAB)], Wide(3, 2, 2) if name.endswith("tree") else Fixed(2)
     if name == "favourite tree":
         return [favourite_tree()], Wide(5, 2, 3)
     return drafting(name, TARGET, OTHER, Known())[0], Wide(3, 2, 2) if name in TREES else Fixed(2)

@@ -44,6 +44,7 @@ from outrider.policies.fixed import Fixed
 from outrider.policies.heuristic import Heuristic
 
 COUNT = 18
+REDUCED = random_decoder(2, vocab_size=VOCAB, layers=1, hidden=16, heads=2, head_ids=range(1, VOCAB, 3))
 GREEDY = SamplingParams(max_tokens=COUNT)
 SAMPLINGS = {
     "greedy": GREEDY,
@@ -98,6 +99,7 @@ def models(target: Target) -> dict[str, Drafter]:
         "less padding": DraftModel(decoder(2, 48), VOCAB),
         "more padding": DraftModel(decoder(2, 80), VOCAB),
         "few common ids": DraftModel(decoder(2, 80), VOCAB, num_tokens=40),
+        "reduced head": DraftModel(REDUCED, VOCAB),
     }
 
 

@@ -104,17 +104,18 @@ def test_the_whole_product_of_texts(name: str, rule: Rule) -> None:
 
 
 LAW_RULES = [rule for rule in EXACT_RULES if rule is not Rule.MATCH]
+SMALL_VOCABULARIES = ["small vocabulary", "reduced head", "reduced head tree"]
 SMALL_DRAFTINGS = [
     *(name for name in DRAFTINGS if name not in ("scripted", "scripted tree", "ensemble of trees")),
     "favourites",
     "favourite tree",
-    "small vocabulary",
+    *SMALL_VOCABULARIES,
 ]
 
 
 def parts(name: str) -> list[object]:
     """Numbers of the parts that a drafter's processors are tested in: few at a time where drafts are drawn."""
-    if name.removesuffix(" tree") not in NEEDY and name != "small vocabulary":
+    if name.removesuffix(" tree") not in NEEDY and name not in SMALL_VOCABULARIES:
         return [pytest.param(name, 0, 1)]
     return [pytest.param(name, part, 4, marks=[pytest.mark.slow] if part else []) for part in range(4)]
 

@@ -7,7 +7,7 @@ import pytest
 
 from outrider.errors import InvalidRequestError, UnsupportedError
 from outrider.models.tokenizer.chat import ChatTemplate
-from outrider.workloads import PromptItem, encode_item, encode_prediction, read_prompts
+from outrider.workloads import PromptItem, encode_item, encode_prediction, read_prompts, read_texts
 from toy_text import make_tokenizer
 
 TURNS = {"question_id": 81, "category": "writing", "turns": ["first", "second"]}
@@ -166,3 +166,12 @@ def test_items_become_tokens_with_their_tools(tmp_path: Path) -> None:
     assert tokenizer.decode(encode_item(tokenizer, item, raw=True)) == "hello"
     assert tokenizer.decode(encode_prediction(tokenizer, item) or []) == "the end"
     assert encode_prediction(tokenizer, only(tmp_path, EDIT)) is None
+
+
+def test_the_texts_of_a_file_are_its_prompts_with_their_answers_or_all_of_it(tmp_path: Path) -> None:
+    assert read_texts(write(tmp_path, EDIT)) == ["Sort it.\n\n```python\na = 1\n```", "a = 2"]
+    foretold = {"messages": [{"role": "user", "content": "q"}], "prediction": "p"}
+    assert read_texts(write(tmp_path, foretold)) == ["q", "p"]
+    packed = tmp_path / "code.py.gz"
+    packed.write_bytes(gzip.compress(b"def f():\n    return {}\n"))
+    assert read_texts(packed) == ["def f():\n    return {}\n"]

@@ -1,4 +1,4 @@
-"""`outrider models`: list, pull and inspect models."""
+"""`outrider models`: list, pull and inspect models, and choose what a draft model may say."""
 
 import sys
 from dataclasses import asdict
@@ -6,12 +6,13 @@ from typing import Annotated, Any
 
 import typer
 
+from outrider.cli import vocabulary
 from outrider.cli.console import print_rows
 from outrider.cli.options import Json, print_json
 
 __all__ = ["app"]
 
-app = typer.Typer(no_args_is_help=True, help="List, pull and inspect models.")
+app = typer.Typer(no_args_is_help=True, help="List, pull and inspect models; choose a draft model's tokens.")
 
 _Name = Annotated[str, typer.Argument(help="smollm2, a model folder, a .gguf file or a hub name.", show_default=False)]
 
@@ -47,6 +48,9 @@ def inspect_command(name: _Name, as_json: Json = False) -> None:
         print_json(info)
     else:
         print_rows([(_label(key), _cell(key, value)) for key, value in info.items()])
+
+
+app.command("vocabulary")(vocabulary.command)
 
 
 def _plain(values: dict[str, Any]) -> dict[str, Any]:

@@ -122,8 +122,8 @@ def topk_values(row: Array, count: int) -> Array:
         return namespace(row).max(row, axis=0, keepdims=True)
     if is_torch_array(row):
         return row.topk(count).values
-    largest = np.partition(row, size - count)[size - count :] if count < size else row
-    return np.sort(largest)[::-1]
+    below = -row  # of a row that is mostly one value, as a cut law is, the other end is found in ten times as long
+    return -np.sort(np.partition(below, count - 1)[:count] if count < size else below)
 
 
 def smallest(values: Array, count: int) -> Array:

@@ -8,6 +8,7 @@ not listed is refused (options that were accepted and dropped are a known trap: 
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from outrider.core.options import Option, choose, parse_spec, read_options
@@ -71,16 +72,19 @@ def _build_recycling(options: Mapping[str, Any], _target: "Loaded | None", _prog
 
 def _build_draft_model(options: Mapping[str, Any], target: "Loaded | None", progress: bool) -> Drafter:
     from outrider.drafters.pairing import build_draft_model
+    from outrider.drafters.vocabulary import read_vocabulary
     from outrider.models.loading import load_model
 
     if target is None:
         raise InvalidRequestError("drafter draft_model needs a loaded target; choose another drafter.")
+    vocabulary = options["vocabulary"]
     loaded = load_model(
         options["model"],
         dtype=options["dtype"],
         device=options["device"],
         implementation=options["implementation"],
         quantize=options["quantize"],
+        head_ids=None if vocabulary is None else read_vocabulary(Path(vocabulary), target.tokenizer),
         progress=progress,
     )
     return build_draft_model(
@@ -162,6 +166,7 @@ _ENTRIES = {
                 Option("device", str, "where it runs", default="auto"),
                 Option("implementation", str, "auto, decoder or transformers", default="auto"),
                 Option("quantize", str, "none, auto, int8 or int4: cuts its float weights on a CPU", default="none"),
+                Option("vocabulary", str, "file of the tokens that it may propose; all if left out"),
             ),
             build=_build_draft_model,
             needs_target=True,

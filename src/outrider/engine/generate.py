@@ -102,7 +102,7 @@ def build_engine(
         InvalidRequestError: an unknown drafter, policy or option, or choices of loading for a model that is loaded.
     """
     chosen = {"dtype": dtype, "device": device, "implementation": implementation, "quantize": quantize}
-    given = {name: value for name, value in chosen.items() if value is not None}
+    given: dict[str, Any] = {name: value for name, value in chosen.items() if value is not None}
     if isinstance(model, LoadedModel) and given:
         raise InvalidRequestError(f"{' and '.join(given)} given for {model.name}, which is loaded; leave it out.")
     loaded = model if isinstance(model, LoadedModel) else load_model(model, progress=progress, **given)

@@ -7,6 +7,7 @@ logits depend on its own path only, not on what shares the pass.
 
 import logging
 import time
+from collections.abc import Sequence
 from functools import partial
 from typing import Literal
 
@@ -14,7 +15,7 @@ import torch
 
 from outrider.cache.base import Cache
 from outrider.cache.kv import KVCache
-from outrider.errors import UnsupportedError
+from outrider.errors import InvalidRequestError, UnsupportedError
 from outrider.models.base import ForwardInputs, ForwardOutputs
 from outrider.models.checking import check_pass
 from outrider.models.config import ModelConfig, TensorSource
@@ -46,9 +47,12 @@ class Decoder:
             them, which is faster and loses nothing; otherwise they are expanded to `dtype`.
         kernels: what runs the layers: the native library, PyTorch with packed matrices, or PyTorch alone; None for the
             first of these that works here.
+        head_ids: tokens that have logits, for draft models: only their rows of the head are read, and the logits of all
+            others are -inf; ids that the model lacks are passed over. None for all.
 
     Raises:
         UnsupportedError: `kernels` is "native" and cannot run this model here.
+        InvalidRequestError: the model has none of `head_ids`.
     """
 
     def __init__(
@@ -61,6 +65,7 @@ class Decoder:
         invariant: bool | None = None,
         stored_blocks: bool = True,
         kernels: Kernels | None = None,
+        head_ids: Sequence[int] | None = None,
     ) -> None:
         self.config, self._source = config, source
         self._embeddings = RecentRows(partial(source.rows, "model.embed_tokens.weight"), config.hidden_size)
@@ -68,6 +73,7 @@ class Decoder:
         self.dtype = default_dtype(self.device) if dtype is None else dtype
         self.kernels = self._choose() if kernels is None else kernels
         self.invariant = self.kernels != "dense" if invariant is None else invariant
+        self._head_ids = None if head_ids is None else self._known(head_ids)
         with torch.inference_mode():
             self._stack = self._make_stack(stored_blocks)
         if self.invariant and self.kernels == "packed" and not self.proves_invariance():
@@ -93,6 +99,7 @@ class Decoder:
                 device=self.device,
                 packed=self.kernels == "packed",
                 invariant=self.invariant,
+                head_ids=self._head_ids,
             )
         native = library() if self._runs_native() else None
         if native is None:
@@ -100,7 +107,16 @@ class Decoder:
                 "kernels is 'native', but the native library does not run this model here: it takes bfloat16 on an "
                 "x86-64 CPU with AVX2, and must have been built; leave kernels out."
             )
-        return NativeStack(self.config, self._source, native, stored_blocks=stored_blocks)
+        return NativeStack(self.config, self._source, native, stored_blocks=stored_blocks, head_ids=self._head_ids)
+
+    def _known(self, ids: Sequence[int]) -> torch.Tensor:
+        """[H] the ids that the model has, ascending."""
+        known = sorted({token for token in ids if 0 <= token < self.config.vocab_size})
+        if not known:
+            raise InvalidRequestError(
+                f"head_ids names none of the model's {self.config.vocab_size} tokens; give ids of its vocabulary."
+            )
+        return torch.tensor(known, device=self.device)
 
     @property
     def weights(self) -> str:
@@ -171,7 +187,14 @@ class Decoder:
             cache.extend(segment.slot, segment.num_cached + segment.num_rows)
         if len(inputs.logits_rows) == 0:
             return hidden, torch.empty(0, self.config.vocab_size, device=self.device)
-        return hidden, run.logits(inputs.logits_rows)
+        return hidden, self._spread(run.logits(inputs.logits_rows))
+
+    def _spread(self, logits: torch.Tensor) -> torch.Tensor:
+        """[M, H] logits of the tokens that have some -> [M, V] with -inf at all others."""
+        if self._head_ids is None:
+            return logits
+        spread = logits.new_full((logits.shape[0], self.config.vocab_size), float("-inf"))
+        return spread.index_copy_(1, self._head_ids, logits)
 
     def _embed(self, inputs: ForwardInputs) -> torch.Tensor:
         """[N, D] float32 embeddings of the tokens."""

@@ -29,6 +29,7 @@ class PlainStack:
         device: where to run.
         packed: whether the matrices are packed.
         invariant: whether a row's result may not depend on what shares the pass.
+        head_ids: [H] tokens whose rows of the head are read; None for all.
     """
 
     def __init__(
@@ -40,13 +41,15 @@ class PlainStack:
         device: torch.device,
         packed: bool,
         invariant: bool,
+        head_ids: torch.Tensor | None = None,
     ) -> None:
         self.config, self.dtype, self.device = config, dtype, device
         self.packed, self.invariant = packed, invariant
         reader = WeightReader(config, source, dtype=dtype, device=device, packed=packed, invariant=invariant)
         self.layers = [reader.layer(index) for index in range(config.num_layers)]
         self.norm = reader.norm("model.norm.weight")
-        self.head = reader.head()
+        self.head = reader.head(head_ids)
+        self.head_size = config.vocab_size if head_ids is None else len(head_ids)
         self.rotations = RotationTable(config.rope, config.head_dim, device)
 
     @property
@@ -118,9 +121,9 @@ class _PlainRun:
             layer.forward(self._stream, self._rotations, self._plan, self._cache)
 
     def logits(self, rows: NDArray[np.int64]) -> torch.Tensor:
-        """[M] rows of the pass -> [M, V] float32 logits."""
+        """[M] rows of the pass -> [M, H] float32 logits."""
         stack, num_wanted = self._stack, len(rows)
-        logits = torch.empty(num_wanted, stack.config.vocab_size, device=stack.device)
+        logits = torch.empty(num_wanted, stack.head_size, device=stack.device)
         normed = stack.norm(self._stream.index_select(0, self._padded(rows, stack.num_padded(num_wanted))))
         first = 0
         for part in stack.head:

@@ -31,7 +31,7 @@ class Run(Protocol):
         """Add layers [first, end) to the stream and write their keys and values to the cache."""
 
     def logits(self, rows: NDArray[np.int64]) -> "torch.Tensor":
-        """[M] rows of the pass -> [M, V] float32 logits."""
+        """[M] rows of the pass -> [M, H] float32 logits of the tokens whose rows the head has, in its order."""
 
 
 class Stack(Protocol):

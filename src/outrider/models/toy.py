@@ -104,6 +104,7 @@ def random_decoder(
     scale: float = 0.3,
     invariant: bool | None = None,
     kernels: Kernels | None = None,
+    head_ids: Sequence[int] | None = None,
     **config: Any,
 ) -> Decoder:
     """The shipped decoder on random weights.
@@ -114,7 +115,15 @@ def random_decoder(
         scale: standard deviation of the matrices.
         invariant: see `Decoder`.
         kernels: see `Decoder`.
+        head_ids: see `Decoder`.
         config: as `toy_config`.
     """
     numbers = toy_config(**config)
-    return Decoder(numbers, random_source(numbers, seed, scale), dtype=dtype, invariant=invariant, kernels=kernels)
+    return Decoder(
+        numbers,
+        random_source(numbers, seed, scale),
+        dtype=dtype,
+        invariant=invariant,
+        kernels=kernels,
+        head_ids=head_ids,
+    )

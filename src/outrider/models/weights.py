@@ -65,15 +65,12 @@ class WeightReader:
         """The norm of a name."""
         return RMSNorm(self._source.tensor(name).to(self._device), self._config.norm_eps, self._dtype)
 
-    def head(self) -> list[Linear]:
-        """The output head in blocks of the vocabulary."""
+    def head(self, ids: torch.Tensor | None = None) -> list[Linear]:
+        """The output head in blocks; its rows of some tokens [n], or all of them."""
         name = "model.embed_tokens.weight" if self._config.tied_head else "lm_head.weight"
-        blocks = []
-        for first in range(0, self._config.vocab_size, HEAD_BLOCK):
-            ids = torch.arange(first, min(first + HEAD_BLOCK, self._config.vocab_size))
-            # few rows of a pass want logits: not worth a trial of larger groups
-            blocks.append(self._make(self._source.rows(name, ids), None, trial=False))
-        return blocks
+        wanted = torch.arange(self._config.vocab_size) if ids is None else ids.cpu()
+        # few rows of a pass want logits: not worth a trial of larger groups
+        return [self._make(self._source.rows(name, part), None, trial=False) for part in wanted.split(HEAD_BLOCK)]
 
     def _qkv(self, name: str) -> Linear:
         """q, k and v as one: q and k interleaved for the rotation, q with its groups outermost for the attention."""

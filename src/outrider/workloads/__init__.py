@@ -8,5 +8,6 @@ sense.
 from outrider.workloads.base import PromptItem, Workload
 from outrider.workloads.encode import encode_item, encode_prediction
 from outrider.workloads.read import read_prompts
+from outrider.workloads.texts import read_texts
 
-__all__ = ["PromptItem", "Workload", "encode_item", "encode_prediction", "read_prompts"]
+__all__ = ["PromptItem", "Workload", "encode_item", "encode_prediction", "read_prompts", "read_texts"]

@@ -14,7 +14,7 @@ from typing import Any
 
 from outrider.errors import InvalidRequestError
 
-__all__ = ["Record", "read_records"]
+__all__ = ["Record", "read_records", "read_text", "suffix_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,27 +41,33 @@ def read_records(path: Path) -> Iterator[Record]:
     Raises:
         InvalidRequestError: the file cannot be read, holds nothing, or is not JSON where it should be.
     """
-    text = _read(path)
+    text = read_text(path)
     if not text.strip():
         raise InvalidRequestError(f"{path} is empty; give a file with at least one prompt.")
     first = text.lstrip()[0]
-    if _suffix(path) == ".txt" or first not in "{[":
-        if _suffix(path) in (".json", ".jsonl"):
+    if suffix_of(path) == ".txt" or first not in "{[":
+        if suffix_of(path) in (".json", ".jsonl"):
             raise InvalidRequestError(f"{path} is not JSON; name it .txt if each of its lines is a prompt.")
         return _plain(path, text)
     return _objects(path, text) if first == "{" else _entries(path, text)
 
 
-def _suffix(path: Path) -> str:
+def suffix_of(path: Path) -> str:
+    """The ending of a file's name; of a packed one that of what is in it."""
     return path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix
 
 
-def _read(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """The text of a file, unpacked.
+
+    Raises:
+        InvalidRequestError: the file cannot be read, or is no text.
+    """
     try:
         data = path.read_bytes()
         return (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode("utf-8-sig")
     except FileNotFoundError as error:
-        raise InvalidRequestError(f"{path} does not exist; give the path of a file of prompts.") from error
+        raise InvalidRequestError(f"{path} does not exist; give the path of a file.") from error
     except UnicodeDecodeError as error:
         raise InvalidRequestError(f"{path} is not text in UTF-8 (byte {error.start}); convert it.") from error
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:

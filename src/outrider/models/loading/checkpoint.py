@@ -5,7 +5,7 @@ arithmetic. Invariant: a checkpoint that passed `check_tensors` has every tensor
 shape, and none that the decoder would silently ignore.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -57,11 +57,20 @@ class Checkpoint:
         """The type that holds most of the weights."""
         return self.source.quantisation
 
-    def load_target(self, dtype: "torch.dtype", device: "torch.device", *, stored_blocks: bool) -> "Decoder":
-        """Read the weights and make the target; `stored_blocks` as in `Decoder`."""
+    def load_target(
+        self,
+        dtype: "torch.dtype",
+        device: "torch.device",
+        *,
+        stored_blocks: bool,
+        head_ids: Sequence[int] | None = None,
+    ) -> "Decoder":
+        """Read the weights and make the target; `stored_blocks` and `head_ids` as in `Decoder`."""
         from outrider.models.decoder import Decoder
 
-        return Decoder(self.config, self.source, dtype=dtype, device=device, stored_blocks=stored_blocks)
+        return Decoder(
+            self.config, self.source, dtype=dtype, device=device, stored_blocks=stored_blocks, head_ids=head_ids
+        )
 
     @property
     def num_parameters(self) -> int:

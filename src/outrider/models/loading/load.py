@@ -6,6 +6,7 @@ always the pinned built-in model, whatever lies in the working folder; every ref
 """
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -82,6 +83,7 @@ def load_model(
     device: "str | torch.device" = "auto",
     implementation: str = "auto",
     quantize: str = "none",
+    head_ids: Sequence[int] | None = None,
     progress: bool = True,
 ) -> LoadedModel:
     """Load a model with its tokenizer.
@@ -95,6 +97,7 @@ def load_model(
             wherever it knows the family.
         quantize: "int4" or "int8" cuts float weights on CPUs that the native layer runs on, "auto" takes the fewest
             bits that lose little; see `quantising`.
+        head_ids: tokens that a draft model may propose; only their rows of its head are read. None for all.
         progress: show downloads on stderr.
 
     Raises:
@@ -103,8 +106,10 @@ def load_model(
         DamagedModelError: the weights are truncated, incomplete or unsafe.
         UnsupportedModelError: a family or feature that cannot be run exactly.
         ModelError: a file that may not be read.
-        InvalidRequestError: an unknown dtype, implementation or quantize, a device that this machine lacks, or weights
-            that would lose too much.
+        InvalidRequestError: an unknown dtype, implementation or quantize, a device that this machine lacks, weights
+            that would lose too much, or `head_ids` of which the model has none.
+        UnsupportedError: `quantize` or `head_ids` is given, but transformers runs the model, or the native layer does
+            not run it here.
     """
     check_dtype(dtype)
     check_implementation(implementation)
@@ -115,10 +120,10 @@ def load_model(
     loss = None
     if wanted.bits == "none":
         keeps_blocks = dtype == "auto" and _keeps_blocks()
-        target = checkpoint.load_target(_dtype(dtype, place), place, stored_blocks=keeps_blocks)
+        target = checkpoint.load_target(_dtype(dtype, place), place, stored_blocks=keeps_blocks, head_ids=head_ids)
     elif isinstance(checkpoint, Checkpoint):
         full = "bfloat16" if dtype == "auto" else dtype
-        target, loss = load_quantised(checkpoint, _dtype(full, place), place, wanted)
+        target, loss = load_quantised(checkpoint, _dtype(full, place), place, wanted, head_ids)
         logger.info("%s", loss or f"weights of {name} stay in bfloat16: fewer bits would lose too much")
     else:
         raise UnsupportedError(

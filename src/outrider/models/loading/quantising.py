@@ -98,7 +98,11 @@ def check_quantise(text: str) -> Quantise:
 
 
 def load_quantised(
-    checkpoint: "Checkpoint", dtype: "torch.dtype", device: "torch.device", wanted: Quantise
+    checkpoint: "Checkpoint",
+    dtype: "torch.dtype",
+    device: "torch.device",
+    wanted: Quantise,
+    head_ids: Sequence[int] | None = None,
 ) -> "tuple[Decoder, Loss | None]":
     """Read the weights, cut them and make the target; None for the loss where "auto" kept bfloat16.
 
@@ -107,6 +111,7 @@ def load_quantised(
         dtype: must be bfloat16.
         device: must be the CPU.
         wanted: what was asked for.
+        head_ids: as in `Decoder`; the loss is that of the whole head.
 
     Raises:
         UnsupportedError: there is no native layer for this model here, or its file holds fewer bits already.
@@ -121,32 +126,31 @@ def load_quantised(
     tokens = [tokenizer.encode(text)[:longest] for text in TEXTS]
     reference: list[list[torch.Tensor]] = []  # made when a loss has to be measured
 
-    def full() -> Decoder:
-        return Decoder(checkpoint.config, checkpoint.source, dtype=dtype, device=device, stored_blocks=False)
+    def full(ids: Sequence[int] | None = None) -> Decoder:
+        return checkpoint.load_target(dtype, device, stored_blocks=False, head_ids=ids)
 
-    def measured(bits: "Bits", decoder: Decoder) -> Loss:
+    def cut(bits: "Bits", ids: Sequence[int] | None = None) -> Decoder:
+        source = QuantisedSource(checkpoint.source, bits)
+        return Decoder(checkpoint.config, source, dtype=dtype, device=device, kernels="native", head_ids=ids)
+
+    def measured(bits: "Bits") -> Loss:
         if (known := stored.read(bits)) is not None:
             return known
         if not reference:
             reference.append(decoder_logits(full(), tokens))
-        loss = measure_loss(bits, reference[0], decoder_logits(decoder, tokens))
+        loss = measure_loss(bits, reference[0], decoder_logits(cut(bits), tokens))
         stored.write(loss)
         return loss
 
     tried: list[Loss] = []
     kinds: tuple[Bits, ...] = get_args(Bits)
     for bits in kinds if wanted.bits == "auto" else [kind for kind in kinds if kind == wanted.bits]:
-        if wanted.bits == "auto" and (known := stored.read(bits)) is not None and known.kl > wanted.max_kl:
-            continue
-        decoder = Decoder(
-            checkpoint.config, QuantisedSource(checkpoint.source, bits), dtype=dtype, device=device, kernels="native"
-        )
-        loss = measured(bits, decoder)
+        loss = measured(bits)
         if loss.kl <= wanted.max_kl:
-            return decoder, loss
+            return cut(bits, head_ids), loss
         tried.append(loss)
     if wanted.bits == "auto":
-        return full(), None
+        return full(head_ids), None
     raise InvalidRequestError(
         f"quantize is {wanted.bits}, but that changes {checkpoint.path.name} by a KL of {tried[-1].kl:.3f}, above "
         f"{wanted.max_kl:g}; use auto, int8, or allow it with {wanted.bits}:max_kl=NUMBER."

@@ -6,14 +6,14 @@ are never opened, no code of a checkpoint is ever run, and a model whose weights
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from outrider.errors import DamagedModelError, UnsupportedModelError
+from outrider.errors import DamagedModelError, UnsupportedError, UnsupportedModelError
 from outrider.models.config import ModelNumbers
 from outrider.models.files import read_json
 from outrider.models.loading.defaults import GenerationDefaults, defaults_from_folder, defaults_from_gguf
@@ -63,13 +63,20 @@ class TransformersCheckpoint:
         device: "torch.device",
         *,
         stored_blocks: bool,  # noqa: ARG002  (the library expands them always)
+        head_ids: Sequence[int] | None = None,
     ) -> "TransformersTarget":
         """Read the weights and make the target.
 
         Raises:
+            UnsupportedError: `head_ids` is given: the library multiplies by the whole head.
             DamagedModelError: weights are missing or have another shape than the configuration says.
             UnsupportedModelError: no way of running the model agrees with the model's own pass.
         """
+        if head_ids is not None:
+            raise UnsupportedError(
+                f"a vocabulary (head_ids) is given, but transformers runs {self.path.name} and multiplies by its whole "
+                "head; leave it out."
+            )
         from outrider.models.transformers_target import transformers_target
 
         with _quiet():

@@ -40,15 +40,24 @@ class NativeStack:
         source: its tensors.
         library: the library that runs here.
         stored_blocks: whether matrices that a file holds in blocks stay in them, where the library reads them.
+        head_ids: [H] tokens whose rows of the head are read; None for all.
     """
 
-    def __init__(self, config: ModelConfig, source: TensorSource, library: Library, *, stored_blocks: bool) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        source: TensorSource,
+        library: Library,
+        *,
+        stored_blocks: bool,
+        head_ids: torch.Tensor | None = None,
+    ) -> None:
         self.config, self.library = config, library
         packer = MatrixPacker(config, source, library, stored_blocks=stored_blocks)
         self.layers = [packer.layer(index) for index in range(config.num_layers)]
         self.structures = (Layer * config.num_layers)(*(layer.structure for layer in self.layers))
         self.norm = source.tensor("model.norm.weight").float().clone()
-        self.head = packer.head()
+        self.head = packer.head(head_ids)
         self.rotations = RotationTable(config.rope, config.head_dim, torch.device("cpu"))
         self.results = ReusedPages()
         self._workspace = torch.empty(0, dtype=torch.uint8)
@@ -111,9 +120,9 @@ class _NativeRun:
         self._stack.library.layers(self._stack.structures, self._pass, first, end, self.stream.data_ptr())
 
     def logits(self, rows: NDArray[np.int64]) -> torch.Tensor:
-        """[M] rows of the pass -> [M, V] float32 logits."""
+        """[M] rows of the pass -> [M, H] float32 logits."""
         stack, wanted = self._stack, np.ascontiguousarray(rows)
-        logits = stack.results.floats(len(rows), stack.config.vocab_size)
+        logits = stack.results.floats(len(rows), stack.head.structure.out)
         workspace = stack.workspace(stack.library.head_workspace_bytes(stack.head.structure, len(rows)))
         stack.library.head(
             stack.head.structure,

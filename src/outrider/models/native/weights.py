@@ -78,13 +78,13 @@ class MatrixPacker:
         self._blocks = source if stored_blocks and isinstance(source, BlockSource) else None
         self._arena = Arena()
 
-    def head(self) -> PackedMatrix:
-        """The output head."""
+    def head(self, ids: torch.Tensor | None = None) -> PackedMatrix:
+        """The output head; its rows of some tokens [n], or all of them."""
         name = "model.embed_tokens.weight" if self._config.tied_head else "lm_head.weight"
         stored = self._stored(name)
         if stored is not None:
-            return self._from_blocks(stored, None)
-        return self._expanded(name, torch.arange(self._config.vocab_size), None)
+            return self._from_blocks(stored if ids is None else stored._replace(data=stored.data[ids]), None)
+        return self._expanded(name, torch.arange(self._config.vocab_size) if ids is None else ids, None)
 
     def layer(self, index: int) -> PackedLayer:
         """Layer `index`, from 0."""
@@ -134,7 +134,7 @@ class MatrixPacker:
 
     def _expanded(self, name: str, ids: torch.Tensor, bias: torch.Tensor | None) -> PackedMatrix:
         """Rows of a matrix as bfloat16, fetched and packed a block at a time: no matrix exists in one more piece."""
-        num_out, num_in = self._source.shape(name)
+        num_out, num_in = len(ids), self._source.shape(name)[1]
         shape = (-(-num_out // _PANEL), -(-num_in // _STEP), 2, 16, 16, 2)
         packed = self._arena.take(2 * math.prod(shape)).view(torch.bfloat16).view(shape)
         step = max(_PANEL, _BLOCK_NUMBERS // num_in // _PANEL * _PANEL)
