@@ -104,6 +104,7 @@ def random_decoder(
     scale: float = 0.3,
     invariant: bool | None = None,
     kernels: Kernels | None = None,
+    graphs: bool | None = None,
     **config: Any,
 ) -> Decoder:
     """The shipped decoder on random weights.
@@ -114,7 +115,9 @@ def random_decoder(
         scale: standard deviation of the matrices.
         invariant: see `Decoder`.
         kernels: see `Decoder`.
+        graphs: see `Decoder`.
         config: as `toy_config`.
     """
     numbers = toy_config(**config)
-    return Decoder(numbers, random_source(numbers, seed, scale), dtype=dtype, invariant=invariant, kernels=kernels)
+    source = random_source(numbers, seed, scale)
+    return Decoder(numbers, source, dtype=dtype, invariant=invariant, kernels=kernels, graphs=graphs)
