@@ -258,8 +258,9 @@ def test_a_shape_is_recorded_when_it_comes_the_third_time_and_dropped_when_it_is
     assert feed(2, 3) == (2, 3)
     assert feed(1, 1) == (2, 4)
     assert feed(4, 3) == (3, 5)  # now two rows have not been used for longest
-    assert recorded._graphs.num_recordings == 2
+    assert recorded.num_recorded == 2
     assert feed(1, 1) == (3, 6)
+    assert feed(2, 2) == (3, 6)
     assert feed(2, 1) == (4, 7)
 
 
@@ -271,12 +272,12 @@ def test_recordings_are_made_anew_when_the_pool_grew_and_go_with_their_cache():
     slot = both.acquire()
     for _ in range(3):
         both.forward({slot: 1}, {}, generator)
-    assert counting.recorded == recorded._graphs.num_recordings == 1
+    assert counting.recorded == recorded.num_recorded == 1
     pool = cache.pool
     long = both.acquire()
     both.forward({long: 1200}, {}, generator)
     assert cache.pool is not pool
-    assert recorded._graphs.num_recordings == 0
+    assert recorded.num_recorded == 0
     for _ in range(3):
         both.forward({slot: 1, long: 1}, {}, generator)
         both.forward({slot: 1}, {}, generator)
@@ -284,7 +285,7 @@ def test_recordings_are_made_anew_when_the_pool_grew_and_go_with_their_cache():
     assert counting.recorded == 3
     del both, cache, pool
     gc.collect()
-    assert recorded._graphs.num_recordings == 0
+    assert recorded.num_recorded == 0
 
 
 def test_two_caches_have_recordings_of_their_own():

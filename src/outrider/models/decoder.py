@@ -148,6 +148,11 @@ class Decoder:
         """Most bytes that recorded passes take beside weights and cache."""
         return 0 if self._graphs is None else self._graphs.nbytes
 
+    @property
+    def num_recorded(self) -> int:
+        """Shapes of passes that are recorded now, over all caches."""
+        return 0 if self._graphs is None else self._graphs.num_recordings
+
     def make_cache(self, max_tokens: int | None = None) -> KVCache:
         """Give an empty cache for this model; in pages where passes are recorded.
 

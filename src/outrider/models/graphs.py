@@ -28,7 +28,7 @@ __all__ = ["Graphs", "are_switched_off"]
 logger = logging.getLogger(__name__)
 
 _ASKED_BEFORE = 2
-_MAX_RECORDINGS = 64  # of a cache
+_MAX_RECORDINGS = 128  # of a cache
 
 
 def are_switched_off() -> bool:
@@ -127,8 +127,9 @@ class Graphs:
         cache: PagedCache,
     ) -> bool:
         """Record a shape on the numbers of a pass; whether that worked."""
-        while len(recordings.passes) >= self._max_recordings:
-            recordings.passes.popitem(last=False)
+        if len(recordings.passes) >= self._max_recordings:
+            dropped, _ = recordings.passes.popitem(last=False)
+            del recordings.asked[dropped]  # it must come three times again: recording takes longer than a few passes
         try:
             fixed = FixedPass(self._stack, shape, recordings.pool, self._shared_logits())
             fixed.fill(inputs, embedded, cache)  # recording runs the operations
