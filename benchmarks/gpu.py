@@ -10,7 +10,8 @@ is named under "left_out", one that raises an error under "failed"; the others g
 
 How it measures: passes of every kind take turns, medians of wall time with the device synchronised. "of_limit" is the
 time that reading the weights once takes at the measured read bandwidth, over the time of the pass. Margins are logits
-over temperature, with the noise of their place: small ones are rounding, large ones are faults.
+over temperature, with the noise of their place: small ones are rounding, large ones are faults. "as is" plays passes of
+few rows that were recorded before (CUDA graphs; on a CPU the same operations once more), "invariant" records nothing.
 """
 
 import argparse
@@ -25,6 +26,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import gpu_graphs
 import torch
 from gpu_model import GREEDY, WARM, Size, generate, passes, speed, synchronisations, texts_kept, width_bits
 
@@ -187,11 +189,16 @@ def model_parts(
 
     def load() -> dict[str, Any]:
         source = DeviceSource(config, device)
-        held.append(Decoder(config, source, dtype=torch.bfloat16, device=device, invariant=invariant, kernels="dense"))
+        ways: dict[str, Any] = {"invariant": invariant, "kernels": "dense", "graphs": not invariant}
+        held.append(Decoder(config, source, dtype=torch.bfloat16, device=device, **ways))
         return {"weight_bytes": held[0].weight_bytes}
 
     if run.part(f"{title}, loading", load):
         bandwidth = run.parts.get("read bandwidth", {}).get("bytes_per_second", math.nan)
+        if not invariant:
+            run.part(f"{title}, recorded passes", partial(gpu_graphs.closeness, held[0]))
+            run.part(f"{title}, recorded texts", partial(gpu_graphs.texts, held[0], size))
+            run.part(f"{title}, recorded times", partial(gpu_graphs.times, held[0], size))
         run.part(f"{title}, passes", partial(passes, held[0], bandwidth, size))
         run.part(f"{title}, bits at every width", partial(width_bits, held[0]))
         run.part(f"{title}, greedy texts", partial(texts_kept, held[0], size, GREEDY))

@@ -15,13 +15,15 @@ from outrider.core.params import SamplingParams, Speculation
 from outrider.drafters.base import Drafter
 from outrider.drafters.ngram import NgramDrafter
 from outrider.drafters.scripted import ScriptedDrafter, all_right, wrong_half
+from outrider.engine.config import EngineConfig
 from outrider.engine.engine import Engine
 from outrider.engine.request import Request
-from outrider.models.base import ForwardInputs, ForwardOutputs, Segment
+from outrider.models.base import ForwardInputs, ForwardOutputs, Segment, Target
 from outrider.models.decoder import Decoder
 from outrider.policies.fixed import Fixed
 
 CONTEXT, WIDTHS, WIDEST, STEPS = 256, (1, 2, 4, 8, 16, 32), 32, 5
+FIRST = 3  # passes that are not counted: the third of its shape is recorded where passes are
 GREEDY, WARM = SamplingParams(), SamplingParams(temperature=0.8)
 
 
@@ -35,7 +37,7 @@ class Size:
     checks: int = 4
 
 
-def advance(decoder: Decoder, cache: Cache, slots: Sequence[int], start: int, width: int, last: bool) -> ForwardOutputs:
+def advance(decoder: Target, cache: Cache, slots: Sequence[int], start: int, width: int, last: bool) -> ForwardOutputs:
     """A pass of `width` rows of each slot behind `start` cached ones; logits of all rows, or of the last ones only."""
     positions = np.tile(np.arange(start, start + width), len(slots))
     tokens = (positions * 7919 + np.repeat(slots, width) * 31 + 11) % decoder.vocab_size
@@ -44,7 +46,7 @@ def advance(decoder: Decoder, cache: Cache, slots: Sequence[int], start: int, wi
     return decoder.forward(ForwardInputs(tokens, positions, segments, wanted), cache)
 
 
-def filled(decoder: Decoder, num_slots: int, context: int) -> tuple[Cache, list[int]]:
+def filled(decoder: Target, num_slots: int, context: int) -> tuple[Cache, list[int]]:
     """A cache whose slots hold `context` rows each, with room for 512 more."""
     cache = decoder.make_cache()
     slots = [cache.acquire() for _ in range(num_slots)]
@@ -63,13 +65,13 @@ def passes(decoder: Decoder, bandwidth: float, size: Size) -> dict[str, Any]:
     kinds = {f"{width} rows": (slots[:1], CONTEXT, width, False) for width in WIDTHS}
     kinds |= {"16 requests x 4 rows": (slots, CONTEXT, 4, False), "prompt of 512": ([fresh], 0, 512, True)}
     seconds: dict[str, list[float]] = {kind: [] for kind in kinds}
-    for _ in range(size.repeats + 1):
+    for _ in range(size.repeats + FIRST):
         for kind, (own, start, width, last) in kinds.items():
             seconds[kind].append(timed(lambda k=(own, start, width, last): advance(decoder, cache, *k)))  # type: ignore[misc]
             for slot in own:
                 cache.truncate(slot, start)
     least = decoder.weight_bytes / bandwidth
-    medians = {kind: statistics.median(values[1:]) for kind, values in seconds.items()}
+    medians = {kind: statistics.median(values[FIRST:]) for kind, values in seconds.items()}
     return {
         "ms": {kind: round(1e3 * value, 4) for kind, value in medians.items()},
         "limit_ms": 1e3 * least,
@@ -136,25 +138,34 @@ def texts_kept(decoder: Decoder, size: Size, params: SamplingParams) -> dict[str
     texts = [request.output for request in plain]
     known: dict[str, list[int]] = {}
     scripted = ScriptedDrafter(wrong_half(known, decoder.vocab_size, probability=0.3))
+    alone = Engine(decoder)
     ways: dict[str, list[Request]] = {
-        "alone": [generate(Engine(decoder), [prompt], params, {}, None, number)[0] for number, prompt in enumerate(own)]
+        "alone": [generate(alone, [prompt], params, {}, None, number)[0] for number, prompt in enumerate(own)]
     }
     drafters: list[Drafter] = [scripted, NgramDrafter(4, 1)]
     for drafter in drafters:
         ways[drafter.name] = generate(Engine(decoder, [drafter], Fixed(4)), own, params, known, texts)
+    return {way: compared(decoder, own, params, requests, texts) for way, requests in ways.items()}
+
+
+def compared(
+    decoder: Decoder,
+    own: Sequence[Sequence[int]],
+    params: SamplingParams,
+    requests: Sequence[Request],
+    texts: Sequence[Sequence[int]],
+) -> dict[str, Any]:
+    """How many requests gave the texts, by what margin the others differ, and what became of their drafts."""
     return {
-        way: {
-            "texts": len(requests),
-            "equal": sum(request.output == text for request, text in zip(requests, texts, strict=True)),
-            "margins": [
-                margin(decoder, prompt, params, request, text)
-                for prompt, request, text in zip(own, requests, texts, strict=True)
-                if request.output != text
-            ],
-            "drafted": sum(request.stats.drafted for request in requests),
-            "accepted": sum(request.stats.accepted for request in requests),
-        }
-        for way, requests in ways.items()
+        "texts": len(requests),
+        "equal": sum(request.output == text for request, text in zip(requests, texts, strict=True)),
+        "margins": [
+            margin(decoder, prompt, params, request, text)
+            for prompt, request, text in zip(own, requests, texts, strict=True)
+            if request.output != text
+        ],
+        "drafted": sum(request.stats.drafted for request in requests),
+        "accepted": sum(request.stats.accepted for request in requests),
     }
 
 
@@ -178,10 +189,11 @@ def speed(decoder: Decoder, size: Size) -> dict[str, Any]:
     """Tokens a second of plain greedy decoding through the engine and in a bare loop; shares outside the passes."""
     (prompt,) = prompts(decoder, replace(size, texts=1))
     params = replace(GREEDY, max_tokens=size.tokens)
+    engine, cache = Engine(decoder, config=EngineConfig(prefix_tokens=0)), decoder.make_cache()
     engine_seconds, loop_seconds = [], []
     for _ in range(4):
-        engine_seconds.append(timed(lambda: generate(Engine(decoder), [prompt], params, {}, None)))
-        loop_seconds.append(timed(lambda: plain_loop(decoder, prompt, size.tokens)))
+        engine_seconds.append(timed(lambda: generate(engine, [prompt], params, {}, None)))
+        loop_seconds.append(timed(lambda: plain_loop(decoder, cache, prompt, size.tokens)))
     rates = [size.tokens / statistics.median(seconds[1:]) for seconds in (engine_seconds, loop_seconds)]
     kinds = {"greedy": GREEDY, "temperature 0.8": WARM, "temperature 0.8, top-p 0.95": replace(WARM, top_p=0.95)}
     return {
@@ -196,9 +208,8 @@ def speed(decoder: Decoder, size: Size) -> dict[str, Any]:
     }
 
 
-def plain_loop(decoder: Decoder, prompt: list[int], num_tokens: int) -> list[int]:
+def plain_loop(decoder: Decoder, cache: Cache, prompt: list[int], num_tokens: int) -> list[int]:
     """Greedy decoding with nothing but passes and an argmax."""
-    cache = decoder.make_cache()
     slot = cache.acquire()
     cache.reserve(slot, len(prompt) + num_tokens)
     output: list[int] = []
@@ -210,6 +221,7 @@ def plain_loop(decoder: Decoder, prompt: list[int], num_tokens: int) -> list[int
         output.append(int(decoder.forward(inputs, cache).logits[0].argmax()))
         start += len(fed)
         fed = output[-1:]
+    cache.release(slot)
     return output
 
 
@@ -219,6 +231,8 @@ def ready(decoder: Decoder, prompt: list[int], params: SamplingParams, length: i
     drafters: list[Drafter] = [ScriptedDrafter(all_right(known))] if length else []
     text = generate(Engine(decoder), [prompt], params, {}, None)[0].output if length else []
     engine = Engine(decoder, drafters, Fixed(max(1, length)))
+    if decoder.recorded_bytes:
+        generate(engine, [prompt], params, known, [text])  # what is recorded here is only played later
     (request,) = engine.submit(prompt, replace(params, seed=0))
     known[request.request_id] = [*prompt, *text]
     engine.step()
@@ -243,20 +257,21 @@ def synchronisations(decoder: Decoder, size: Size) -> dict[str, Any]:
     counts = {"bare pass": profiled(lambda number: advance(decoder, cache, slots, CONTEXT + number, 1, last=True))}
     for name, params in {"greedy": GREEDY, "temperature 0.8": WARM}.items():
         for length in (0, 4):
-            engine, _ = ready(decoder, prompt, replace(params, max_tokens=8 * (STEPS + 2)), length)
+            engine, _ = ready(decoder, prompt, replace(params, max_tokens=8 * (STEPS + FIRST + 1)), length)
             counts[f"step, {name}, {length} drafts"] = profiled(lambda _, engine=engine: engine.step())  # type: ignore[misc]
     return counts
 
 
 def profiled(action: Callable[[int], object]) -> dict[str, float]:
     """Events per call that make the host wait or hand work to the device, by name."""
-    action(0)
+    for number in range(FIRST):
+        action(number)
     activities = [torch.profiler.ProfilerActivity.CPU]
     if torch.cuda.is_available():
         activities.append(torch.profiler.ProfilerActivity.CUDA)
     with torch.profiler.profile(activities=activities) as profile:
         for number in range(STEPS):
-            action(1 + number)
+            action(FIRST + number)
     return {
         event.key: event.count / STEPS
         for event in profile.key_averages()

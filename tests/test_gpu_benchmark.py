@@ -49,6 +49,14 @@ def test_every_part_runs_on_a_cpu(gpu, monkeypatch, capsys):
             assert ways["scripted"]["drafted"] > ways["scripted"]["accepted"] > 0
             assert all(way["equal"] + len(way["margins"]) == way["texts"] for way in ways.values())
         assert all(counts["aten::copy_"] > 0 for counts in parts[f"tiny, {mode}, synchronisations"].values())
+    closeness = parts["tiny, as is, recorded passes"]
+    assert closeness["recorded"] == 8  # one request's tree has the shape of its eight rows
+    for one in closeness["passes"].values():
+        assert one["largest_difference"] < 0.02 * one["largest_logit"]
+    ways = parts["tiny, as is, recorded texts"]
+    assert all(way["equal"] + len(way["margins"]) == way["texts"] for way in ways.values())
+    assert len(parts["tiny, as is, recorded times"]["passes"]) == 7
+    assert "tiny, invariant, recorded passes" not in parts
     assert all(width["equal"] for width in parts["tiny, invariant, bits at every width"].values())
 
 

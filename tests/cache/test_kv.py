@@ -3,13 +3,15 @@ import pytest
 import torch
 
 from outrider.cache.kv import KEY_BLOCK, KVCache
+from outrider.cache.paged import PAGE_ROWS, PagedCache
 from outrider.errors import CacheFullError
 
 LAYERS, HEADS, DIM = 2, 3, 4
 
 
-def new_cache(max_tokens: int | None = None) -> KVCache:
-    return KVCache(LAYERS, HEADS, DIM, max_tokens=max_tokens)
+@pytest.fixture(params=[KVCache, PagedCache])
+def new_cache(request):
+    return lambda max_tokens=None: request.param(LAYERS, HEADS, DIM, max_tokens=max_tokens)
 
 
 def write(cache: KVCache, slot: int, labels: list[float]) -> None:
@@ -30,7 +32,7 @@ def held(cache: KVCache, slot: int) -> list[float]:
     return [float(value) for value in flat[:, 0]]
 
 
-def test_keep_moves_the_path_behind_the_kept_rows():
+def test_keep_moves_the_path_behind_the_kept_rows(new_cache):
     cache = new_cache()
     slot = cache.acquire()
     write(cache, slot, [0, 1, 2, 10, 11, 12, 13])
@@ -44,7 +46,7 @@ def test_keep_moves_the_path_behind_the_kept_rows():
         cache.keep(slot, 2, [0])
 
 
-def test_slots_match_a_model_of_lists_under_random_verbs():
+def test_slots_match_a_model_of_lists_under_random_verbs(new_cache):
     generator = np.random.default_rng(0)
     cache, model, label = new_cache(), {}, 0.0
     for _ in range(600):
@@ -81,19 +83,65 @@ def test_slots_match_a_model_of_lists_under_random_verbs():
         assert {slot: held(cache, slot) for slot in model} == model
 
 
-def test_whole_key_blocks_can_be_read_and_are_finite():
+def test_whole_key_blocks_can_be_read_and_are_finite(new_cache):
     cache = new_cache()
     slot = cache.acquire()
     write(cache, slot, [float(i) for i in range(KEY_BLOCK + 1)])
     block = cache.read(0, slot, 2 * KEY_BLOCK)
     assert block.shape == (2, HEADS, 2 * KEY_BLOCK, DIM)
     assert bool(torch.isfinite(block).all())
-    assert cache.nbytes == 4 * LAYERS * 2 * HEADS * DIM * 2 * KEY_BLOCK
+    assert torch.equal(cache.tensor(slot)[0, :, :, : 2 * KEY_BLOCK], block)
+
+
+def test_a_slot_s_memory_goes_when_it_is_released():
+    cache = KVCache(LAYERS, HEADS, DIM)
+    slot = cache.acquire()
+    write(cache, slot, [float(i) for i in range(KEY_BLOCK + 1)])
+    assert cache.nbytes == 2 * KEY_BLOCK * cache.row_bytes
     cache.release(slot)
     assert cache.nbytes == 0
 
 
-def test_the_budget_is_over_all_slots():
+def test_the_pool_holds_no_more_than_its_budget_and_one_page():
+    cache = PagedCache(LAYERS, HEADS, DIM, max_tokens=5000)
+    assert cache.nbytes == 0
+    slots = [cache.acquire() for _ in range(4)]
+    sizes = []
+    for length in range(50, 1250, 50):
+        for slot in slots:
+            write(cache, slot, [float(slot)] * 50)
+        sizes.append(cache.pool.shape[2])
+        assert [held(cache, slot) for slot in slots] == [[float(slot)] * length for slot in slots]
+    pages = -(-5000 // PAGE_ROWS) + 1
+    assert sorted(set(sizes)) == [64, pages]
+    assert cache.nbytes == pages * PAGE_ROWS * cache.row_bytes
+    assert not bool(cache.pool[:, :, 0].any())
+    cache.check_integrity()
+
+
+def test_pages_of_a_slot_that_left_are_given_out_again():
+    cache = PagedCache(LAYERS, HEADS, DIM)
+    for label in range(40):
+        slot = cache.acquire()
+        write(cache, slot, [float(label)] * 200)
+        assert held(cache, slot) == [float(label)] * 200
+        cache.release(slot)
+    assert cache.pool.shape[2] == 64
+    with pytest.raises(ValueError, match="not in use"):
+        cache.release(slot)
+
+
+def test_integrity_notices_a_page_that_two_slots_hold():
+    cache = PagedCache(LAYERS, HEADS, DIM)
+    first, second = cache.acquire(), cache.acquire()
+    write(cache, first, [1.0])
+    write(cache, second, [2.0])
+    cache._pages[second][0] = cache._pages[first][0]
+    with pytest.raises(RuntimeError, match="both free and taken"):
+        cache.check_integrity()
+
+
+def test_the_budget_is_over_all_slots(new_cache):
     cache = new_cache(max_tokens=64)
     first, second = cache.acquire(), cache.acquire()
     cache.reserve(first, 48)
@@ -103,7 +151,7 @@ def test_the_budget_is_over_all_slots():
     cache.check_integrity()
 
 
-def test_copy_refuses_more_than_there_is():
+def test_copy_refuses_more_than_there_is(new_cache):
     cache = new_cache()
     first, second = cache.acquire(), cache.acquire()
     write(cache, first, [1.0, 2.0])
@@ -111,7 +159,7 @@ def test_copy_refuses_more_than_there_is():
         cache.copy(first, second, 3)
 
 
-def test_integrity_notices_numbers_that_are_not_finite():
+def test_integrity_notices_numbers_that_are_not_finite(new_cache):
     cache = new_cache()
     slot = cache.acquire()
     write(cache, slot, [float("nan")])

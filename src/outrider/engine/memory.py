@@ -13,11 +13,11 @@ from outrider.cache.base import Cache
 from outrider.drafters.base import Drafter, HoldsModel
 from outrider.engine.config import EngineConfig, read_bytes
 from outrider.errors import MemoryBudgetError
-from outrider.models.base import Target
+from outrider.models.base import RecordsPasses, Target
 
 __all__ = ["Memory", "MemoryPart", "machine_bytes", "plan_memory"]
 
-_GROWTH = 1.25  # a slot's tensor grows by a quarter, so that much of it may be empty
+_GROWTH = 1.25  # a slot's tensor grows by a quarter, so that much of it may be empty; pages grow beside a quarter
 _FLOAT_BYTES = 4
 
 
@@ -74,14 +74,13 @@ class Memory:
         return f"{terms} = {_megabytes(self.planned_bytes)}"
 
 
-def plan_memory(target: Target, drafters: Sequence[Drafter], config: EngineConfig, device: str = "cpu") -> Memory:
+def plan_memory(target: Target, drafters: Sequence[Drafter], config: EngineConfig) -> Memory:
     """Decide how many rows the cache may hold, and refuse a start that cannot fit.
 
     Args:
-        target: the model; its weights are read already.
+        target: the model; its weights are read already, and the memory of its device is what can be shared out.
         drafters: the drafters in use; those with a model have a cache of their own with as many rows.
         config: limits; its `memory` is the budget, else what the machine has.
-        device: where the target runs.
 
     Raises:
         MemoryBudgetError: weights, working space and the rows that are needed at least do not fit the budget.
@@ -92,7 +91,10 @@ def plan_memory(target: Target, drafters: Sequence[Drafter], config: EngineConfi
         size = 0 if drafter.model is target else drafter.model.weight_bytes  # a target may be its own draft model
         fixed.append(MemoryPart(f"{drafter.name} weights", size, size))
     fixed.append(MemoryPart("working space", 0, _working_bytes(target, config)))
-    free = machine_bytes(device)
+    recorded = _recorded_bytes([target, *(drafter.model for drafter in models)])
+    if recorded:
+        fixed.append(MemoryPart("recorded passes", 0, recorded))
+    free = machine_bytes(str(getattr(target, "device", "cpu")))
     loaded = sum(part.held_bytes for part in fixed)
     has = None if free is None else free + loaded
     budget = has if config.memory is None else read_bytes("memory", config.memory)
@@ -127,12 +129,22 @@ def _working_bytes(target: Target, config: EngineConfig) -> int:
     return 2 * judged * target.vocab_size * _FLOAT_BYTES
 
 
+def _recorded_bytes(models: Sequence[Target]) -> int:
+    """What recorded passes work with; a model that is its own draft model counts once."""
+    return sum(
+        model.recorded_bytes
+        for model in {id(model): model for model in models}.values()
+        if isinstance(model, RecordsPasses)
+    )
+
+
 def machine_bytes(device: str = "cpu") -> int | None:
     """Bytes that are free on a device now; None where the system does not tell."""
     if device.startswith("cuda"):
         import torch
 
-        return int(torch.cuda.mem_get_info(torch.device(device))[0])
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # PyTorch gives it out again
+        return int(torch.cuda.mem_get_info(torch.device(device))[0] + kept)
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
         free = next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)

@@ -12,6 +12,7 @@ mode a segment is one run over the slot's rows as they lie.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ import torch.nn.functional as F  # noqa: N812  (the usual name)
 from numpy.typing import NDArray
 
 from outrider.cache.kv import KEY_BLOCK, KVCache
+from outrider.cache.transfer import to_device
 from outrider.core.tree import ancestor_mask, is_chain, path
 from outrider.models.base import Segment
 
@@ -54,10 +56,11 @@ class _Run:
 
 
 class AttentionPlan:
-    """The runs of one pass.
+    """The runs of one pass; implements `models.layers.Attention`.
 
     Args:
         segments: the slots of the pass.
+        cache: takes and gives their keys and values.
         num_rows: rows of the pass, padding included; padding rows get zeros.
         group: query heads that share a key-value head.
         dtype: type of queries, keys and values.
@@ -68,6 +71,7 @@ class AttentionPlan:
     def __init__(
         self,
         segments: Sequence[Segment],
+        cache: KVCache,
         num_rows: int,
         *,
         group: int,
@@ -75,39 +79,29 @@ class AttentionPlan:
         device: torch.device,
         invariant: bool,
     ) -> None:
-        self._segments, self._num_rows, self._group = segments, num_rows, group
-        self._dtype, self._device = dtype, device
+        self._segments, self._cache, self._num_rows = segments, cache, num_rows
+        self._group, self._dtype, self._device = group, dtype, device
         self._padding = num_rows - sum(segment.num_rows for segment in segments)
         self._runs = [run for segment in segments for run in self._plan(segment, invariant)]
         # ranges that cover the pass can be joined; anything else is put in its place in a buffer
         self._joined = self._covers_pass()
 
-    def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor, cache: KVCache) -> None:
+    def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
         """Store the rows of all segments: keys and values are [P, Hk, d]."""
         for segment in self._segments:
             rows = slice(segment.start, segment.start + segment.num_rows)
-            cache.write(layer, segment.slot, segment.num_cached, keys[rows], values[rows])
+            self._cache.write(layer, segment.slot, segment.num_cached, keys[rows], values[rows])
 
-    def attend(self, layer: int, queries: torch.Tensor, cache: KVCache) -> torch.Tensor:
-        """What each row reads.
-
-        Args:
-            layer: layer number from 0.
-            queries: [P, G, Hk, d] contiguous queries; the heads that share a key-value head stand Hk apart, so that the
-                rows and groups of a run are one dimension without a copy.
-            cache: keys and values.
-
-        Returns:
-            [P, G * Hk * d] heads in the same order.
-        """
+    def attend(self, layer: int, queries: torch.Tensor) -> torch.Tensor:
+        """[P, G, Hk, d] queries -> [P, G * Hk * d] what each row reads."""
         if self._joined:
-            results = [self._attend_run(layer, run, queries[run.rows].unsqueeze(0), cache) for run in self._runs]
+            results = [self._attend_run(layer, run, queries[run.rows].unsqueeze(0)) for run in self._runs]
             return results[0][0] if len(results) == 1 else torch.cat(results, 1)[0]
         result = torch.zeros_like(queries).flatten(1)
         for run in self._runs:
             chosen = queries[run.rows]
             batch = chosen.unsqueeze(0) if isinstance(run.rows, slice) else chosen
-            result[run.rows] = self._attend_run(layer, run, batch, cache).view(*chosen.shape[:-3], -1)
+            result[run.rows] = self._attend_run(layer, run, batch).view(*chosen.shape[:-3], -1)
         return result
 
     def _covers_pass(self) -> bool:
@@ -118,9 +112,9 @@ class AttentionPlan:
             next_row = run.rows.stop
         return next_row == self._num_rows
 
-    def _attend_run(self, layer: int, run: _Run, queries: torch.Tensor, cache: KVCache) -> torch.Tensor:
+    def _attend_run(self, layer: int, run: _Run, queries: torch.Tensor) -> torch.Tensor:
         """[B, m, G, Hk, d] queries -> [B, m, G * Hk * d]."""
-        keys, values = cache.parts(layer, run.slot, run.num_keys)  # [1, Hk, T, d] each
+        keys, values = self._cache.parts(layer, run.slot, run.num_keys)  # [1, Hk, T, d] each
         if run.tails is not None:
             keys, values = (
                 _by_path(keys, run.prefix, run.tails),
@@ -188,15 +182,15 @@ class AttentionPlan:
         return _Run(
             segment.slot,
             _whole_blocks(segment.num_cached + segment.num_rows),
-            torch.from_numpy(segment.start + base - segment.num_cached + nodes).to(self._device),
+            self._send(segment.start + base - segment.num_cached + nodes),
             self._mask(np.arange(num_keys) <= base + depths[:, :, None]),
             base,
-            torch.from_numpy(tails).to(self._device),
+            self._send(tails),
         )
 
     def _mask(self, sees: Mask) -> torch.Tensor:
         """[B, m, T] what each row sees -> [B, 1, m * G (padded), T] numbers added to the scores."""
-        hidden = torch.from_numpy(~sees).to(self._device).repeat_interleave(self._group, 1)
+        hidden = self._send(~sees).repeat_interleave(self._group, 1)
         num_queries = hidden.shape[1]
         padding = int(num_queries % _QUERY_BLOCK == 1)
         if self._dtype == torch.float32:
@@ -204,6 +198,9 @@ class AttentionPlan:
         hidden = F.pad(hidden, (0, 0, 0, padding))  # a padded query sees everything, so that no row is empty
         mask = torch.zeros(hidden.shape, dtype=self._dtype, device=self._device)
         return mask.masked_fill_(hidden, float("-inf")).unsqueeze(1)
+
+    def _send(self, array: NDArray[Any]) -> torch.Tensor:
+        return to_device(torch.from_numpy(array), self._device)
 
 
 def _by_path(held: torch.Tensor, prefix: int, tails: torch.Tensor) -> torch.Tensor:
@@ -263,8 +260,8 @@ def attention_keeps_bits(num_kv_heads: int, group: int, head_dim: int, dtype: to
         for first in range(0, num_rows, width):
             size = min(width, num_rows - first)
             segments = [Segment(slot, 0, size, first)]
-            plan = AttentionPlan(segments, size, group=group, dtype=dtype, device=queries.device, invariant=True)
-            results.append(plan.attend(0, queries[first : first + size], cache))
+            plan = AttentionPlan(segments, cache, size, group=group, dtype=dtype, device=queries.device, invariant=True)
+            results.append(plan.attend(0, queries[first : first + size]))
         return torch.cat(results)
 
     whole = read(num_rows)

@@ -9,7 +9,7 @@ the text.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from outrider.cache.base import Cache
 
-__all__ = ["ForwardInputs", "ForwardOutputs", "Segment", "Target"]
+__all__ = ["ForwardInputs", "ForwardOutputs", "RecordsPasses", "Segment", "Target"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,3 +107,12 @@ class Target(Protocol):
         Raises:
             CacheFullError: the rows of a segment were not reserved.
         """
+
+
+@runtime_checkable
+class RecordsPasses(Protocol):
+    """A target that may record passes, and then works in memory of its own."""
+
+    @property
+    def recorded_bytes(self) -> int:
+        """Most bytes that recorded passes take beside weights and cache; 0 where none are recorded."""

@@ -15,15 +15,19 @@ import torch
 
 from outrider.cache.base import Cache
 from outrider.cache.kv import KVCache
+from outrider.cache.paged import PagedCache
+from outrider.cache.transfer import to_device
 from outrider.errors import InvalidRequestError, UnsupportedError
 from outrider.models.base import ForwardInputs, ForwardOutputs
 from outrider.models.checking import check_pass
 from outrider.models.config import ModelConfig, TensorSource
+from outrider.models.graphs import Graphs, are_switched_off
 from outrider.models.linear import can_pack, default_dtype
 from outrider.models.native.library import library
 from outrider.models.native.stack import NativeStack, fits
 from outrider.models.plain import PlainStack
 from outrider.models.recent_rows import RecentRows
+from outrider.models.recorder import CudaRecorder, do_again
 from outrider.models.stack import Stack
 
 __all__ = ["Decoder", "Kernels"]
@@ -49,9 +53,13 @@ class Decoder:
             first of these that works here.
         head_ids: tokens that have logits, for draft models: only their rows of the head are read, and the logits of all
             others are -inf; ids that the model lacks are passed over. None for all.
+        graphs: whether passes of few rows are padded to shapes that are recorded once and played again: as CUDA graphs,
+            on other devices by doing the same once more. None for CUDA devices with dense kernels that are not
+            invariant, unless `OUTRIDER_GRAPHS` is "off".
 
     Raises:
-        UnsupportedError: `kernels` is "native" and cannot run this model here.
+        UnsupportedError: `kernels` is "native" and cannot run this model here, or `graphs` is asked for with other
+            kernels than dense ones, or with `invariant`.
         InvalidRequestError: the model has none of `head_ids`.
     """
 
@@ -66,6 +74,7 @@ class Decoder:
         stored_blocks: bool = True,
         kernels: Kernels | None = None,
         head_ids: Sequence[int] | None = None,
+        graphs: bool | None = None,
     ) -> None:
         self.config, self._source = config, source
         self._embeddings = RecentRows(partial(source.rows, "model.embed_tokens.weight"), config.hidden_size)
@@ -76,6 +85,7 @@ class Decoder:
         self._head_ids = None if head_ids is None else self._known(head_ids)
         with torch.inference_mode():
             self._stack = self._make_stack(stored_blocks)
+        self._graphs = self._make_graphs(graphs)
         if self.invariant and self.kernels == "packed" and not self.proves_invariance():
             logger.warning("a row's bits depend on the width of a pass here; equal seeds may give texts that differ")
             self.invariant = False
@@ -118,6 +128,17 @@ class Decoder:
             )
         return torch.tensor(known, device=self.device)
 
+    def _make_graphs(self, wanted: bool | None) -> Graphs | None:
+        fitting, on_cuda = self.kernels == "dense" and not self.invariant, self.device.type == "cuda"
+        if not (fitting and on_cuda and not are_switched_off() if wanted is None else wanted):
+            return None
+        if not fitting or not isinstance(self._stack, PlainStack):
+            raise UnsupportedError(
+                f"graphs is True, but kernels is {self.kernels!r} and invariant is {self.invariant}; give "
+                "kernels='dense' and invariant=False, or leave graphs out."
+            )
+        return Graphs(self._stack, CudaRecorder(self.device) if on_cuda else do_again)
+
     @property
     def weights(self) -> str:
         """How most weights are held: "bfloat16", "blocks", ..."""
@@ -138,15 +159,26 @@ class Decoder:
         """Bytes of all matrices as stored, each once."""
         return self._stack.nbytes
 
+    @property
+    def recorded_bytes(self) -> int:
+        """Most bytes that recorded passes take beside weights and cache."""
+        return 0 if self._graphs is None else self._graphs.nbytes
+
+    @property
+    def num_recorded(self) -> int:
+        """Shapes of passes that are recorded now, over all caches."""
+        return 0 if self._graphs is None else self._graphs.num_recordings
+
     def make_cache(self, max_tokens: int | None = None) -> KVCache:
-        """Give an empty cache for this model.
+        """Give an empty cache for this model; in pages where passes are recorded.
 
         Args:
             max_tokens: rows over all slots that the cache may hold; None for no bound but memory.
         """
         config = self.config
         shape = (config.num_layers, config.num_kv_heads, config.head_dim)
-        return KVCache(*shape, max_tokens=max_tokens, dtype=self.dtype, device=self.device)
+        kind = KVCache if self._graphs is None else PagedCache
+        return kind(*shape, max_tokens=max_tokens, dtype=self.dtype, device=self.device)
 
     def proves_invariance(self) -> bool:
         """Whether products and attention keep a row's bits at every width here; a trial of a tenth of a second."""
@@ -174,7 +206,21 @@ class Decoder:
 
     def _run(self, inputs: ForwardInputs, cache: KVCache) -> tuple[dict[int, torch.Tensor], torch.Tensor]:
         """Layer number -> [N, D] the streams that were asked for, and [M, V] float32 logits."""
-        run = self._stack.start(inputs, self._embed(inputs), cache)
+        embedded = self._embeddings.rows(inputs.token_ids)  # [N, D] float32, in main memory
+        played = None
+        if self._graphs is not None and isinstance(cache, PagedCache):
+            played = self._graphs.run(inputs, embedded, cache)
+        hidden, logits = self._run_layers(inputs, embedded, cache) if played is None else played
+        logits = self._spread(logits)
+        for segment in inputs.segments:
+            cache.extend(segment.slot, segment.num_cached + segment.num_rows)
+        return hidden, logits
+
+    def _run_layers(
+        self, inputs: ForwardInputs, embedded: torch.Tensor, cache: KVCache
+    ) -> tuple[dict[int, torch.Tensor], torch.Tensor]:
+        """The same, layer by layer, but [M, H] logits of the tokens that have some."""
+        run = self._stack.start(inputs, to_device(embedded, self.device), cache)
         num_layers = self.config.num_layers if inputs.stop_after is None else inputs.stop_after
         hidden = {0: run.stream.clone()} if 0 in inputs.hidden_layers else {}
         done = 0
@@ -183,11 +229,9 @@ class Decoder:
             if tap in inputs.hidden_layers:
                 hidden[tap] = run.stream.clone()
             done = tap
-        for segment in inputs.segments:
-            cache.extend(segment.slot, segment.num_cached + segment.num_rows)
         if len(inputs.logits_rows) == 0:
-            return hidden, torch.empty(0, self.config.vocab_size, device=self.device)
-        return hidden, self._spread(run.logits(inputs.logits_rows))
+            return hidden, torch.empty(0, self._stack.head_size, device=self.device)
+        return hidden, run.logits(inputs.logits_rows)
 
     def _spread(self, logits: torch.Tensor) -> torch.Tensor:
         """[M, H] logits of the tokens that have some -> [M, V] with -inf at all others."""
@@ -195,7 +239,3 @@ class Decoder:
             return logits
         spread = logits.new_full((logits.shape[0], self.config.vocab_size), float("-inf"))
         return spread.index_copy_(1, self._head_ids, logits)
-
-    def _embed(self, inputs: ForwardInputs) -> torch.Tensor:
-        """[N, D] float32 embeddings of the tokens."""
-        return self._embeddings.rows(inputs.token_ids).to(self.device)

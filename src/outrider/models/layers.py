@@ -1,20 +1,38 @@
 """One layer of the decoder and its parts: norms, attention projections, MLP.
 
-This module knows weights and rows; which row sees which keys stands in an `AttentionPlan`. Invariant: the residual
-stream is float32 whatever the dtype of the products, and every operation treats rows alike and apart.
+This module knows weights and rows; which row sees which keys, and where those lie, an `Attention` knows. Invariant: the
+residual stream is float32 whatever the dtype of the products, and every operation treats rows alike and apart.
 """
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F  # noqa: N812  (the usual name)
 
-from outrider.cache.kv import KVCache
-from outrider.models.attention import AttentionPlan
 from outrider.models.linear import Linear
 from outrider.models.rope import rotate
 
-__all__ = ["Layer", "RMSNorm"]
+__all__ = ["Attention", "Layer", "RMSNorm"]
+
+
+class Attention(Protocol):
+    """Where the rows of one pass leave their keys and values, and what they read."""
+
+    def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Store the keys and values of all rows, [P, Hk, d] each."""
+
+    def attend(self, layer: int, queries: torch.Tensor) -> torch.Tensor:
+        """What each row reads.
+
+        Args:
+            layer: layer number from 0.
+            queries: [P, G, Hk, d] contiguous queries; the heads that share a key-value head stand Hk apart, so that the
+                rows and groups of a segment are one dimension without a copy.
+
+        Returns:
+            [P, G * Hk * d] heads in the same order.
+        """
 
 
 class RMSNorm:
@@ -74,28 +92,25 @@ class Layer:
         """Bytes of the four matrices."""
         return sum(linear.nbytes for linear in (self.qkv, self.output, self.gate_up, self.down))
 
-    def forward(self, stream: torch.Tensor, rotations: torch.Tensor, plan: AttentionPlan, cache: KVCache) -> None:
+    def forward(self, stream: torch.Tensor, rotations: torch.Tensor, attention: Attention) -> None:
         """Add this layer's two halves to the residual stream, in place.
 
         Args:
-            stream: [P, D] float32 residual stream; rows behind the plan's are padding.
+            stream: [P, D] float32 residual stream, padding included.
             rotations: [P, 1, d/2] complex rotations of the rows' positions.
-            plan: who attends to what.
-            cache: takes the rows' keys and values.
+            attention: takes the rows' keys and values, and says what each row reads.
         """
-        stream.add_(self.output(self._attend(self.attention_norm(stream), rotations, plan, cache)))
+        stream.add_(self.output(self._attend(self.attention_norm(stream), rotations, attention)))
         gate, up = self.gate_up(self.mlp_norm(stream)).chunk(2, -1)
         stream.add_(self.down(F.silu(gate).mul_(up)))
 
-    def _attend(
-        self, normed: torch.Tensor, rotations: torch.Tensor, plan: AttentionPlan, cache: KVCache
-    ) -> torch.Tensor:
+    def _attend(self, normed: torch.Tensor, rotations: torch.Tensor, attention: Attention) -> torch.Tensor:
         num_turned = self.num_heads + self.num_kv_heads
         heads = self.qkv(normed).view(normed.shape[0], -1, self.head_dim)  # [P, Hq + 2 Hk, d]
         if self.query_norm is not None and self.key_norm is not None:
             heads[:, : self.num_heads] = self.query_norm(heads[:, : self.num_heads].float())
             heads[:, self.num_heads : num_turned] = self.key_norm(heads[:, self.num_heads : num_turned].float())
         turned = rotate(heads[:, :num_turned], rotations)
-        plan.write(self.index, turned[:, self.num_heads :], heads[:, num_turned:], cache)
+        attention.write(self.index, turned[:, self.num_heads :], heads[:, num_turned:])
         queries = turned[:, : self.num_heads].to(heads.dtype).contiguous()
-        return plan.attend(self.index, queries.unflatten(1, (-1, self.num_kv_heads)), cache)
+        return attention.attend(self.index, queries.unflatten(1, (-1, self.num_kv_heads)))

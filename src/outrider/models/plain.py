@@ -9,6 +9,8 @@ import torch
 from numpy.typing import NDArray
 
 from outrider.cache.kv import KVCache
+from outrider.cache.pages import ReusedPages
+from outrider.cache.transfer import to_device
 from outrider.models.attention import AttentionPlan, attention_keeps_bits
 from outrider.models.base import ForwardInputs
 from outrider.models.config import ModelConfig, TensorSource
@@ -51,6 +53,7 @@ class PlainStack:
         self.head = reader.head(head_ids)
         self.head_size = config.vocab_size if head_ids is None else len(head_ids)
         self.rotations = RotationTable(config.rope, config.head_dim, device)
+        self.results = ReusedPages() if device.type == "cpu" else None
 
     @property
     def nbytes(self) -> int:
@@ -73,6 +76,14 @@ class PlainStack:
         multiple = MIN_ROWS if self.packed else ROW_GROUP  # the order of a dense product depends on its size
         return -(-num_rows // multiple) * multiple
 
+    def score(self, stream: torch.Tensor, logits: torch.Tensor) -> None:
+        """[P, D] rows of the stream -> the first of them in `logits` [M, V] float32, as many as it has."""
+        normed, first = self.norm(stream), 0
+        for part in self.head:
+            scores = part(normed)[: logits.shape[0]]
+            logits[:, first : first + scores.shape[1]] = scores
+            first += scores.shape[1]
+
     def proves_invariance(self) -> bool:
         """Whether products and attention keep a row's bits at every width here; a trial of a tenth of a second."""
         layer, config = self.layers[0], self.config
@@ -93,7 +104,7 @@ class _PlainRun:
     """One pass; implements `models.stack.Run`."""
 
     def __init__(self, stack: PlainStack, inputs: ForwardInputs, embedded: torch.Tensor, cache: KVCache) -> None:
-        self._stack, self._cache, self._num_rows = stack, cache, embedded.shape[0]
+        self._stack, self._num_rows = stack, embedded.shape[0]
         num_padded = stack.num_padded(self._num_rows)
         self._stream = embedded
         if num_padded > self._num_rows:
@@ -103,6 +114,7 @@ class _PlainRun:
         self._rotations = stack.rotations.rows(positions, int(inputs.positions.max()))
         self._plan = AttentionPlan(
             inputs.segments,
+            cache,
             num_padded,
             group=stack.config.num_heads // stack.config.num_kv_heads,
             dtype=stack.dtype,
@@ -118,22 +130,18 @@ class _PlainRun:
     def layers(self, first: int, end: int) -> None:
         """Add layers [first, end) to the stream."""
         for layer in self._stack.layers[first:end]:
-            layer.forward(self._stream, self._rotations, self._plan, self._cache)
+            layer.forward(self._stream, self._rotations, self._plan)
 
     def logits(self, rows: NDArray[np.int64]) -> torch.Tensor:
         """[M] rows of the pass -> [M, H] float32 logits."""
         stack, num_wanted = self._stack, len(rows)
-        logits = torch.empty(num_wanted, stack.head_size, device=stack.device)
-        normed = stack.norm(self._stream.index_select(0, self._padded(rows, stack.num_padded(num_wanted))))
-        first = 0
-        for part in stack.head:
-            scores = part(normed)[:num_wanted]
-            logits[:, first : first + scores.shape[1]] = scores
-            first += scores.shape[1]
+        size = num_wanted, stack.head_size
+        logits = torch.empty(size, device=stack.device) if stack.results is None else stack.results.floats(*size)
+        stack.score(self._stream.index_select(0, self._padded(rows, stack.num_padded(num_wanted))), logits)
         return logits
 
     def _padded(self, values: NDArray[np.int64], num_rows: int) -> torch.Tensor:
         """[num_rows] the values, then zeros."""
         padded = torch.zeros(num_rows, dtype=torch.int64)
         padded[: len(values)] = torch.from_numpy(values)
-        return padded.to(self._stack.device)
+        return to_device(padded, self._stack.device)

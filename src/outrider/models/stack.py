@@ -42,6 +42,10 @@ class Stack(Protocol):
         """Bytes of all matrices as stored, each once."""
 
     @property
+    def head_size(self) -> int:
+        """H, tokens whose rows the head has."""
+
+    @property
     def weights(self) -> str:
         """How most weights are held: "bfloat16", "blocks", ..."""
 

@@ -105,6 +105,7 @@ def random_decoder(
     invariant: bool | None = None,
     kernels: Kernels | None = None,
     head_ids: Sequence[int] | None = None,
+    graphs: bool | None = None,
     **config: Any,
 ) -> Decoder:
     """The shipped decoder on random weights.
@@ -116,6 +117,7 @@ def random_decoder(
         invariant: see `Decoder`.
         kernels: see `Decoder`.
         head_ids: see `Decoder`.
+        graphs: see `Decoder`.
         config: as `toy_config`.
     """
     numbers = toy_config(**config)
@@ -126,4 +128,5 @@ def random_decoder(
         invariant=invariant,
         kernels=kernels,
         head_ids=head_ids,
+        graphs=graphs,
     )

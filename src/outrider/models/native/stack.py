@@ -68,6 +68,11 @@ class NativeStack:
         return sum(layer.nbytes for layer in self.layers) + self.head.nbytes
 
     @property
+    def head_size(self) -> int:
+        """H, tokens whose rows the head has."""
+        return int(self.head.structure.out)
+
+    @property
     def weights(self) -> str:
         """How most weights are held: "blocks" as the file has them, or "bfloat16"."""
         in_blocks = sum(matrix.nbytes for layer in self.layers for matrix in layer.matrices if matrix.structure.kind)
@@ -122,7 +127,7 @@ class _NativeRun:
     def logits(self, rows: NDArray[np.int64]) -> torch.Tensor:
         """[M] rows of the pass -> [M, H] float32 logits."""
         stack, wanted = self._stack, np.ascontiguousarray(rows)
-        logits = stack.results.floats(len(rows), stack.head.structure.out)
+        logits = stack.results.floats(len(rows), stack.head_size)
         workspace = stack.workspace(stack.library.head_workspace_bytes(stack.head.structure, len(rows)))
         stack.library.head(
             stack.head.structure,
