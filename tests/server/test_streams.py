@@ -1,5 +1,7 @@
 """Text over HTTP: whole characters, no part of a stop string, ends where plain decoding ends, counts that agree."""
 
+import asyncio
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +16,7 @@ from outrider.server.fields import CompletionRequest
 from outrider.server.frames import Frames, to_json
 from outrider.server.keys import Caller
 from outrider.server.reading import Reader
+from outrider.server.running import make_server
 from outrider.server.settings import Settings
 from outrider.server.token_texts import TokenTexts
 from toy_text import EMOJI
@@ -162,3 +165,44 @@ def test_a_second_turn_is_what_a_fresh_server_says(live: Live) -> None:
     ]
     warm = [live.client().chat.completions.create(model=MODEL, messages=turns, max_tokens=30) for _ in range(2)]  # type: ignore[call-overload]
     assert {answer.choices[0].message.content for answer in warm} == {plain(turns, max_tokens=30).text}
+
+
+def ask_directly(send_slowly: bool) -> list[bytes]:
+    """The pieces of a stream from the application itself, whose reader may make it wait at each of them."""
+    server = make_server(make_engine(), Settings(model=MODEL))
+    body = json.dumps({"model": MODEL, "prompt": PROMPT, "max_tokens": 60, "n": 2, "seed": 1, "stream": True}).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": headers, "query_string": b""}
+    pieces: list[bytes] = []
+
+    async def run() -> None:
+        incoming: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        incoming.put_nowait({"type": "http.request", "body": body, "more_body": False})
+
+        async def send(message: dict[str, Any]) -> None:
+            if send_slowly:
+                for pause in (0, 0.002 * (len(pieces) % 3), 0):
+                    await asyncio.sleep(pause)
+            pieces.append(message.get("body", b""))
+
+        await server.config.app(scope | {"root_path": "", "http_version": "1.1"}, incoming.get, send)  # type: ignore[operator]
+
+    with server.worker:
+        asyncio.run(run())
+    return pieces
+
+
+def test_a_reader_that_makes_the_server_wait_gets_the_same_in_fewer_pieces() -> None:
+    def texts(pieces: list[bytes]) -> dict[int, str]:
+        lines = b"".join(pieces).decode().split("\n\n")
+        assert lines[-2:] == ["data: [DONE]", ""]
+        found: dict[int, str] = {}
+        for line in lines[:-2]:
+            for choice in json.loads(line.removeprefix("data: "))["choices"]:
+                found[choice["index"]] = found.get(choice["index"], "") + choice["text"]
+        return found
+
+    fast, slow = ask_directly(send_slowly=False), ask_directly(send_slowly=True)
+    assert texts(fast) == texts(slow)
+    assert len(texts(fast)[0]) > 20
+    assert len(slow) < len(fast)

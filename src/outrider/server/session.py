@@ -8,7 +8,8 @@ time), the engine holds nothing for it after the step that runs at that moment.
 import asyncio
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
 from outrider.engine.outbox import TextEvent
 from outrider.engine.ticket import Ticket
@@ -20,6 +21,8 @@ from outrider.server.reading import Asked
 from outrider.server.refusals import Refusal
 
 __all__ = ["GoneError", "Post", "Session"]
+
+Consume = Callable[[Sequence[Choice]], Coroutine[Any, Any, None] | None]
 
 
 class GoneError(Exception):
@@ -77,8 +80,10 @@ class Session:
         self._started = time.perf_counter()
         self._tickets: list[Ticket] = []
         self._events: deque[TextEvent] = deque()
-        self._waiting: asyncio.Future[None] | None = None
         self._num_open = 0
+        self._consume: Consume = _ignore
+        self._over: asyncio.Future[None] | None = None
+        self._rest: asyncio.Task[None] | None = None
         self._is_gone = False
         self._is_late = False
         self._is_closed = False
@@ -121,8 +126,12 @@ class Session:
         self._num_open = len(requests)
         self._by_id = {choice.request.request_id: choice for choice in self.choices}
 
-    async def news(self) -> list[Choice]:
-        """Wait for choices that have something new; none when all have ended. What a slow reader missed comes at once.
+    async def follow(self, consume: Consume | None = None) -> None:
+        """Hand over choices that have something new, on the event loop and as soon as it comes, until all have ended.
+
+        Args:
+            consume: takes them, in a call that no task has to be woken for. Where it must wait for its reader it gives
+                what is left to do, and gets all that came meanwhile afterwards. None for nobody.
 
         Raises:
             GenerationError: a choice failed.
@@ -130,13 +139,44 @@ class Session:
             Refusal: it took too long.
             GoneError: the client went away.
         """
-        changed: dict[int, Choice] = {}
-        if self._num_open:
-            while not self._events:
-                self._raise_end()
-                self._waiting = self._loop.create_future()
-                await self._waiting
+        self._consume, self._over = consume or _ignore, self._loop.create_future()
+        try:
+            self._hand_on()
+            await self._over
+        finally:
+            if self._rest is not None:
+                self._rest.cancel()
+
+    def _hand_on(self) -> None:
+        over = self._over
+        if over is None or over.done() or self._rest is not None:
+            return
+        try:
             self._raise_end()
+            changed = self._changed()
+            rest = self._consume(changed) if changed else None
+        except Exception as error:
+            over.set_exception(error)
+            return
+        if rest is not None:
+            self._rest = self._loop.create_task(rest)
+            self._rest.add_done_callback(self._go_on)
+        elif not self._num_open:
+            over.set_result(None)
+
+    def _go_on(self, rest: asyncio.Task[None]) -> None:
+        """The reader has caught up."""
+        self._rest = None
+        if rest.cancelled() or self._over is None or self._over.done():
+            return
+        if (error := rest.exception()) is not None:
+            self._over.set_exception(error)
+        else:
+            self._hand_on()
+
+    def _changed(self) -> list[Choice]:
+        """Take the events that have come."""
+        changed: dict[int, Choice] = {}
         while self._events:
             event = self._events.popleft()
             choice = self._by_id[event.request.request_id]
@@ -148,7 +188,7 @@ class Session:
         """The client went away."""
         self._is_gone = True
         self.close()
-        self._wake()
+        self._hand_on()
 
     def close(self) -> None:
         """Nothing more is wanted; does no harm at the end."""
@@ -163,10 +203,6 @@ class Session:
         for ticket in self._tickets:
             ticket.cancel()
 
-    def _wake(self) -> None:
-        if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_result(None)
-
     def _raise_end(self) -> None:
         if self._is_gone:
             raise GoneError
@@ -178,7 +214,7 @@ class Session:
     def _ring(self) -> None:
         self._is_late = True
         self.close()
-        self._wake()
+        self._hand_on()
 
     def _take(self, choice: Choice, event: TextEvent) -> None:
         now = time.perf_counter() - self._started
@@ -210,4 +246,8 @@ class Session:
     def put(self, event: TextEvent) -> None:
         """Take an event."""
         self._events.append(event)
-        self._wake()
+        self._hand_on()
+
+
+def _ignore(changed: Sequence[Choice]) -> None:
+    """Nobody reads on the way."""

@@ -8,7 +8,9 @@ middle of one.
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Iterator, Mapping
+import types
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Generator, Iterator, Mapping, Sequence
+from typing import Any
 
 from fastapi import Request, Response
 from openai.types import CompletionUsage
@@ -50,13 +52,15 @@ async def answer_whole(request: Request, session: Session, shape: Shape, headers
         GoneError: the client went away.
     """
     async with _watching(request.receive, session):
-        while await session.news():
-            pass
+        await session.follow()
     return Response(to_json(shape.whole(session.choices)), media_type="application/json", headers=dict(headers))
 
 
 class EventStream(Response):
     """A stream of chunks.
+
+    They are written where they come, in a call and straight to the door (`Guard`): neither a task nor what stands
+    around a route, some twenty calls, is resumed for each of them.
 
     Args:
         session: what is running.
@@ -78,35 +82,32 @@ class EventStream(Response):
         self._frames = Frames(shape.plain)
         self._usage = usage
         self._continuous = continuous
+        self._send: Send
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send all of it.
-
-        Note:
-            Chunks are written by a task of its own, and straight to the door (`Guard`): what stands around a route,
-            some twenty calls, is not resumed for each of them.
-        """
+        """Send all of it."""
+        self._send = scope["state"]["send"]
         async with _watching(receive, self._session):
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            await asyncio.create_task(self._write(scope["state"]["send"]))
+            try:
+                await self._session.follow(self._write)
+                last = f"data: {to_json(self._shape.last(self._usage_now()))}\n\n" if self._usage else ""
+                await send(_body(f"{last}data: [DONE]\n\n"))
+            except GoneError:
+                return
+            except Exception as error:
+                refusal = refusal_of(error)
+                if refusal.status == 500:
+                    logger.warning("a stream ended with an error: %s", refusal, exc_info=error)
+                await send(_body(f"data: {refusal.body.model_dump_json()}\n\n"))
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _write(self, send: Send) -> None:
-        """Send events, those of one step together, and the end."""
-        try:
-            while changed := await self._session.news():
-                events = [event for choice in changed if choice.is_ready for event in self._events(choice)]
-                if events:
-                    await send(_body("".join([f"data: {event}\n\n" for event in events])))
-            last = f"data: {to_json(self._shape.last(self._usage_now()))}\n\n" if self._usage else ""
-            await send(_body(f"{last}data: [DONE]\n\n"))
-        except GoneError:
-            return
-        except Exception as error:
-            refusal = refusal_of(error)
-            if refusal.status == 500:
-                logger.warning("a stream ended with an error: %s", refusal, exc_info=error)
-            await send(_body(f"data: {refusal.body.model_dump_json()}\n\n"))
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+    def _write(self, changed: Sequence[Choice]) -> Coroutine[Any, Any, None] | None:
+        """Send what choices have to release, in one piece; what is left to do where the client reads slowly."""
+        events = [event for choice in changed if choice.is_ready for event in self._events(choice)]
+        if not events:
+            return None
+        return _begin(self._send(_body("".join([f"data: {event}\n\n" for event in events]))))
 
     def _events(self, choice: Choice) -> Iterator[str]:
         """JSON of what a choice has to release."""
@@ -123,3 +124,22 @@ class EventStream(Response):
 
 def _body(text: str) -> Message:
     return {"type": "http.response.body", "body": text.encode(), "more_body": True}
+
+
+def _begin(sending: Awaitable[None]) -> Coroutine[Any, Any, None] | None:
+    """Do a call of ASGI up to where it waits; what is left of it, None where nothing is."""
+    steps = sending.__await__()
+    try:
+        waits_for = next(steps)
+    except StopIteration:
+        return None
+
+    @types.coroutine
+    def go_on() -> Generator[Any, Any, None]:
+        yield waits_for
+        yield from steps
+
+    async def rest() -> None:
+        await go_on()
+
+    return rest()
