@@ -1,10 +1,12 @@
 """What a server costs: tokens/s of streams over HTTP against the same engine in process, by turns.
 
-    python benchmarks/server_overhead.py --clients 1,8 --tokens 48 --rounds 2
+    python benchmarks/server_overhead.py --clients 1,8 --tokens 96 --rounds 6
 
 The server runs in this process on a thread of its own as `outrider serve` runs it; the clients are processes that only
-count bytes. Both sides decode the same requests with the same engine, whose threads wait for each other as there, and
-each side does so twice in a row, of which the second time counts: what rested is slower at first.
+count bytes. The kernel wakes them when 32 KiB have come or a stream has ended (SO_RCVLOWAT), so that the server is
+measured and not programs that share its cores, as clients elsewhere do not; `--eager` wakes them for each chunk. Both
+sides decode the same requests with the same engine, whose threads wait for each other as there, and each side does so
+twice in a row, of which the second time counts: what rested is slower at first.
 """
 
 import argparse
@@ -32,18 +34,21 @@ TASKS = [
 ]
 
 
-def read_streams(port: int, count: int, tokens: int, ready: object, go: object, ended: object) -> None:
+_FEW_WAKES = 1 << 15  # bytes
+
+
+def read_streams(port: int, count: int, tokens: int, wake_bytes: int, ready: object, go: object, ended: object) -> None:
     """Client process: `count` streams at once, twice; the second time's seconds and bytes."""
     ready.set()  # type: ignore[attr-defined]
     go.wait()  # type: ignore[attr-defined]
-    read_once(port, count, tokens)
+    read_once(port, count, tokens, wake_bytes)
     started = time.perf_counter()
-    size = read_once(port, count, tokens)
+    size = read_once(port, count, tokens, wake_bytes)
     ended.put((time.perf_counter() - started, size))  # type: ignore[attr-defined]
 
 
-def read_once(port: int, count: int, tokens: int) -> int:
-    """Bytes of `count` streams, only counted."""
+def read_once(port: int, count: int, tokens: int, wake_bytes: int = 1) -> int:
+    """Bytes of `count` streams, only counted, as soon as so many of one have come."""
     size = 0
     with selectors.DefaultSelector() as waiting:
         for number in range(count):
@@ -53,6 +58,7 @@ def read_once(port: int, count: int, tokens: int) -> int:
             head = "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
             head += f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
             connection = socket.create_connection(("127.0.0.1", port))
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wake_bytes)
             connection.sendall(head.encode() + data)
             waiting.register(connection, selectors.EVENT_READ)
         while waiting.get_map():
@@ -69,8 +75,9 @@ def main() -> None:
     """Measure and print one line for each number of clients."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clients", default="1,8")
-    parser.add_argument("--tokens", type=int, default=48)
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--tokens", type=int, default=96)
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--eager", action="store_true")
     options = parser.parse_args()
     context = multiprocessing.get_context("spawn")
     engine = build_engine("smollm2", drafters=["prediction", "ngram"])
@@ -98,7 +105,8 @@ def main() -> None:
 
     def over_http(count: int) -> float:
         ready, go, ended = context.Event(), context.Event(), context.Queue()
-        words = (listener.getsockname()[1], count, options.tokens, ready, go, ended)
+        wake_bytes = 1 if options.eager else _FEW_WAKES
+        words = (listener.getsockname()[1], count, options.tokens, wake_bytes, ready, go, ended)
         client = context.Process(target=read_streams, args=words)
         client.start()
         ready.wait()

@@ -1,8 +1,13 @@
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 from cli_helpers import refusal, run
+
+from outrider.models.native.library import PARTS, library
+from outrider.models.toy import random_decoder
 
 
 def test_list_names_the_built_in_model_before_it_is_pulled() -> None:
@@ -43,6 +48,25 @@ def test_profile_gives_a_cost_for_each_width_and_context(model: str, monkeypatch
     lines = run(*words).stdout.splitlines()
     assert "2.0 GB/s" in lines[0]
     assert len(lines) == 3 + len(report["passes"])
+
+
+@pytest.mark.skipif(library() is None, reason="the native library does not run here")
+def test_profile_tells_the_parts_of_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder = random_decoder(1, dtype=torch.bfloat16, kernels="native", hidden=64, heads=2, context_length=256)
+    monkeypatch.setattr("outrider.engine.calibrate.read_bandwidth", lambda device: 2e9)
+    monkeypatch.setattr("outrider.cli.loading.load", lambda *_: SimpleNamespace(target=decoder))
+    words = ("profile", "--widths", "1,4", "--contexts", "16", "--repeats", "3", "--parts")
+    for row in json.loads(run(*words, "--json").stdout)["passes"]:
+        assert set(row["part_seconds"]) == {*PARTS, "head"}
+        assert all(seconds > 0 for seconds in row["part_seconds"].values())
+        assert sum(row["part_seconds"].values()) < 2 * row["seconds"]
+    lines = run(*words).stdout.splitlines()
+    assert [line.split("  ")[0] for line in lines[-len(PARTS) - 3 :]] == ["part", *PARTS, "head", "rest"]
+
+
+def test_profile_has_no_parts_where_nobody_tells_them(model: str) -> None:
+    words = ("profile", "-m", model, "--widths", "1", "--contexts", "16", "--dtype", "float32", "--parts")
+    assert "only the native layers tell it" in refusal(*words)
 
 
 def test_profile_refuses_passes_that_cannot_be_measured(model: str) -> None:

@@ -19,6 +19,7 @@ def command(
     widths: Annotated[str, typer.Option(help="Rows of a pass, separated by commas.")] = "1,2,4,8,16,32",
     contexts: Annotated[str, typer.Option(help="Tokens cached before the pass, separated by commas.")] = "256,1024",
     repeats: Annotated[int, typer.Option(min=1, help="Timed passes of each kind.")] = 11,
+    parts: Annotated[bool, typer.Option("--parts", help="Tell where the time goes, part by part.")] = False,
     dtype: Dtype = "auto",
     quantize: Quantize = "none",
     device: Device = "auto",
@@ -38,7 +39,7 @@ def command(
 
     total = len(wanted[0]) * len(wanted[1]) * repeats
     with progress_bar("measuring passes", total) as tick:
-        costs = measure_passes(loaded.target, *wanted, repeats=repeats, tick=tick)
+        costs = measure_passes(loaded.target, *wanted, repeats=repeats, with_parts=parts, tick=tick)
     with waiting("measuring memory"):
         bandwidth = read_bandwidth(loaded.target.device.type)
     report = _report(model, costs, loaded.target.weight_bytes, bandwidth)
@@ -80,6 +81,7 @@ def _row(cost: "PassCost", costs: "list[PassCost]") -> dict[str, Any]:
         "seconds": cost.seconds,
         "best_seconds": cost.best_seconds,
         "ratio_to_first_width": cost.seconds / base.seconds,
+        **({"part_seconds": dict(cost.parts)} if cost.parts else {}),
     }
 
 
@@ -105,3 +107,16 @@ def _print(report: dict[str, Any]) -> None:
         for row in report["passes"]
     ]
     print_rows(rows, right=range(6))
+    if "part_seconds" in report["passes"][0]:
+        _print_parts(report["passes"])
+
+
+def _print_parts(passes: list[dict[str, Any]]) -> None:
+    """Milliseconds by part, a column for each kind of pass."""
+    sys.stdout.write("\nMedian milliseconds by part; the rest is the embedding and what stands around the layers.\n\n")
+    rows = [("part", *(f"{row['width']} behind {row['context']:,}" for row in passes))]
+    rows += [
+        (part, *(f"{1000 * row['part_seconds'][part]:.2f}" for row in passes)) for part in passes[0]["part_seconds"]
+    ]
+    rest = (1000 * (row["seconds"] - sum(row["part_seconds"].values())) for row in passes)
+    print_rows([*rows, ("rest", *(f"{value:.2f}" for value in rest))], right=range(1, 1 + len(passes)))

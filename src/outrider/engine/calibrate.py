@@ -6,14 +6,15 @@ of one run are to be compared. This module knows passes; it does not know reques
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from outrider.cache.base import Cache
-from outrider.errors import InvalidRequestError
-from outrider.models.base import ForwardInputs, Segment, Target
+from outrider.errors import InvalidRequestError, UnsupportedError
+from outrider.models.base import ForwardInputs, Segment, Target, TimesParts
 
 __all__ = ["PassCost", "measure_passes", "read_bandwidth"]
 
@@ -29,12 +30,14 @@ class PassCost:
         context: tokens cached before it.
         seconds: median time.
         best_seconds: shortest time.
+        parts: part of the pass -> median time, where it was asked for; the rest is what none of them counts.
     """
 
     width: int
     context: int
     seconds: float
     best_seconds: float
+    parts: Mapping[str, float] = field(default_factory=dict)
 
 
 def read_bandwidth(device: str = "cpu", num_bytes: int = 1 << 30, repeats: int = 5) -> float:
@@ -58,6 +61,7 @@ def measure_passes(
     contexts: Sequence[int],
     *,
     repeats: int = 11,
+    with_parts: bool = False,
     tick: Callable[[], None] = lambda: None,
 ) -> list[PassCost]:
     """Time chain passes of several widths behind several contexts.
@@ -67,11 +71,15 @@ def measure_passes(
         widths: rows of a pass.
         contexts: tokens cached before the pass.
         repeats: timed passes of each kind; the kinds take turns.
+        with_parts: whether the time of a pass's parts is told, too.
         tick: called after each timed pass.
 
     Raises:
         InvalidRequestError: a width or context is below 1, or both together exceed the model's context.
+        UnsupportedError: the time of parts is asked of a target that does not tell it.
     """
+    if with_parts and not isinstance(target, TimesParts):
+        raise UnsupportedError("the time of parts is asked for, but this target does not tell it; leave it out.")
     longest = max(contexts, default=0) + max(widths, default=0)
     if min(*widths, *contexts) < 1 or longest > target.context_length:
         raise InvalidRequestError(
@@ -83,15 +91,26 @@ def measure_passes(
         cache = target.make_cache()
         slot = _filled(target, cache, context, max(widths))
         times: dict[int, list[float]] = {width: [] for width in widths}
+        parts: dict[int, list[Mapping[str, float]]] = {width: [] for width in widths}
         for repeat in range(repeats + 1):
             for width in widths:
-                seconds = _pass_seconds(target, cache, slot, context, width)
+                watched = target.time_parts() if with_parts and isinstance(target, TimesParts) else nullcontext({})
+                with watched as own:
+                    seconds = _pass_seconds(target, cache, slot, context, width)
                 if repeat:  # the first round warms up
                     times[width].append(seconds)
+                    parts[width].append(own)
                     tick()
-        costs += [PassCost(w, context, statistics.median(times[w]), min(times[w])) for w in widths]
+        costs += [
+            PassCost(width, context, statistics.median(times[width]), min(times[width]), _medians(parts[width]))
+            for width in widths
+        ]
         cache.release(slot)
     return costs
+
+
+def _medians(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {name: statistics.median(own[name] for own in parts) for name in parts[0]}
 
 
 def _filled(target: Target, cache: Cache, context: int, width: int) -> int:

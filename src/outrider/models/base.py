@@ -7,7 +7,8 @@ is written at row `num_cached + i` of its cache slot, whatever its place in a tr
 the text.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from outrider.cache.base import Cache
 
-__all__ = ["ForwardInputs", "ForwardOutputs", "RecordsPasses", "Segment", "Target"]
+__all__ = ["ForwardInputs", "ForwardOutputs", "RecordsPasses", "Segment", "Target", "TimesParts"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +107,18 @@ class Target(Protocol):
 
         Raises:
             CacheFullError: the rows of a segment were not reserved.
+        """
+
+
+@runtime_checkable
+class TimesParts(Protocol):
+    """A target that can say where the time of its passes goes."""
+
+    def time_parts(self) -> "AbstractContextManager[Mapping[str, float]]":
+        """Seconds by part of all passes within the block, filled in at its end.
+
+        Raises:
+            UnsupportedError: what runs the layers here does not tell.
         """
 
 

@@ -7,7 +7,8 @@ logits depend on its own path only, not on what shares the pass.
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Literal
 
@@ -184,6 +185,18 @@ class Decoder:
         """Whether products and attention keep a row's bits at every width here; a trial of a tenth of a second."""
         with torch.inference_mode():
             return self.invariant and self._stack.proves_invariance()
+
+    def time_parts(self) -> AbstractContextManager[Mapping[str, float]]:
+        """Seconds by part of the passes in a block; see `base.TimesParts`.
+
+        Raises:
+            UnsupportedError: the layers are not run by the native library.
+        """
+        if not isinstance(self._stack, NativeStack):
+            raise UnsupportedError(
+                f"the time of parts is asked for, but kernels is {self.kernels!r}; only the native layers tell it."
+            )
+        return self._stack.time_parts()
 
     def forward(self, inputs: ForwardInputs, cache: Cache) -> ForwardOutputs:
         """Run one pass; writes the keys and values of all rows to the cache.

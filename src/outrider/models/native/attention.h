@@ -35,7 +35,11 @@ struct Pass {
   const int32_t* line_starts;   // [lines + 1] where a line's nodes begin in `line_nodes`
   const int32_t* line_nodes;    // nodes of all lines, root to leaf
   uint8_t* workspace;
+  double* part_seconds;         // [kParts] what the parts of a layer take is added to them, or null
 };
+
+// The parts of a layer, each with the threads' meeting at its end.
+enum Part { kNorms, kProjections, kPlacing, kAttending, kOutput, kGated, kDown, kParts };
 
 struct Heads {
   int64_t num_heads, num_kv_heads, head_dim;

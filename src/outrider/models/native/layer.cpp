@@ -196,6 +196,24 @@ void fetch_places(const Heads& heads, const Segment& segment, int64_t number) {
       fetch(held(segment, heads, number, kind, head) + segment.num_cached * heads.head_dim, segment.num_rows * heads.head_dim, true);
 }
 
+// Adds the time since the last call to a part, on one thread and where somebody asks for it.
+class Clock {
+ public:
+  explicit Clock(double* seconds) : seconds_(omp_get_thread_num() == 0 ? seconds : nullptr) {
+    if (seconds_) last_ = omp_get_wtime();
+  }
+  void end(Part part) {
+    if (!seconds_) return;
+    const double time = omp_get_wtime();
+    seconds_[part] += time - last_;
+    last_ = time;
+  }
+
+ private:
+  double* seconds_;
+  double last_ = 0;
+};
+
 // Adds one layer's two halves; called by all threads of a pass, who have met before and meet at its end.
 void add_layer(Scratch& scratch, const Layer& layer, const Pass& pass, const Heads& heads, const Work& work, const Buffers& buffers,
                int64_t number, float* stream) {
@@ -204,15 +222,18 @@ void add_layer(Scratch& scratch, const Layer& layer, const Pass& pass, const Hea
   const float scale = float(1.4426950408889634 / std::sqrt(double(dim)));  // exponents are of base 2
   TileShapes& shapes = scratch.shapes;
   const size_t threads = size_t(omp_get_num_threads());
+  Clock clock(pass.part_seconds);
 #pragma omp for nowait
   for (int64_t index = 0; index < pass.num_segments; index++) fetch_places(heads, pass.segments[index], number);
 #pragma omp for
   for (int64_t row = 0; row < rows; row++)
     norm_row(stream + row * hidden, layer.attention_norm, hidden, layer.norm_eps, buffers.normed, row);
+  clock.end(kNorms);
   product<false>(shapes, layer.query, buffers.normed, buffers.qkv, num_heads * dim);
   product<false>(shapes, layer.key, buffers.normed, buffers.qkv + layer.query.out, num_heads * dim);
   product<false>(shapes, layer.value, buffers.normed, buffers.qkv + layer.query.out + layer.key.out, num_heads * dim);
 #pragma omp barrier
+  clock.end(kProjections);
   for (int64_t index = 0; index < pass.num_segments; index++) {
     const Segment& segment = pass.segments[index];
 #pragma omp for nowait
@@ -220,6 +241,7 @@ void add_layer(Scratch& scratch, const Layer& layer, const Pass& pass, const Hea
       place_head(layer, heads, pass, segment, number, segment.start + job / num_heads, job % num_heads, buffers);
   }
 #pragma omp barrier
+  clock.end(kPlacing);
 #pragma omp for schedule(dynamic)
   for (size_t item = 0; item < work.items.size(); item++)
     attend(scratch, pass, heads, work.items[item], work.items[std::min(item + threads, work.items.size() - 1)], number,
@@ -235,15 +257,20 @@ void add_layer(Scratch& scratch, const Layer& layer, const Pass& pass, const Hea
               buffers.attended, row, head * dim);
     }
   }
+  clock.end(kAttending);
   product<true>(shapes, layer.output, buffers.attended, stream, hidden);
 #pragma omp barrier
+  clock.end(kOutput);
 #pragma omp for
   for (int64_t row = 0; row < rows; row++)
     norm_row(stream + row * hidden, layer.mlp_norm, hidden, layer.norm_eps, buffers.normed, row);
+  clock.end(kNorms);
   gated_product(shapes, layer.gate, layer.up, buffers.normed, buffers.gated);
 #pragma omp barrier
+  clock.end(kGated);
   product<true>(shapes, layer.down, buffers.gated, stream, hidden);
 #pragma omp barrier
+  clock.end(kDown);
 }
 
 }  // namespace

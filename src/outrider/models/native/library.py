@@ -31,6 +31,18 @@ logger = logging.getLogger(__name__)
 _ROOM = 1024  # contenders of a race are a handful
 
 
+PARTS = (
+    "norms",
+    "queries, keys and values",
+    "rotation and cache",
+    "attention",
+    "output product",
+    "gated products",
+    "down product",
+)
+"""The parts of the layers whose time can be taken, in the library's order."""
+
+
 class Matrix(Structure):
     """A packed matrix."""
 
@@ -65,6 +77,7 @@ class Pass(Structure):
         ("segments", POINTER(Segment)),
         *((name, c_void_p) for name in ("rotations", "positions", "lines", "line_starts", "line_nodes")),
         ("workspace", c_void_p),
+        ("part_seconds", c_void_p),
     ]
 
 

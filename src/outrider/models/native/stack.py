@@ -4,7 +4,9 @@ It knows rows, slots and trees; what happens within a layer stands in `layer.cpp
 own path only, whatever shares the pass and however many threads run, so passes are always width-invariant.
 """
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -17,7 +19,7 @@ from outrider.core.types import IntArray
 from outrider.models import base
 from outrider.models.base import ForwardInputs
 from outrider.models.config import ModelConfig, TensorSource
-from outrider.models.native.library import Layer, Library, Pass, Segment
+from outrider.models.native.library import PARTS, Layer, Library, Pass, Segment
 from outrider.models.native.weights import MatrixPacker
 from outrider.models.rope import RotationTable
 
@@ -60,6 +62,7 @@ class NativeStack:
         self.head = packer.head(head_ids)
         self.rotations = RotationTable(config.rope, config.head_dim, torch.device("cpu"))
         self.results = ReusedPages()
+        self.seconds: NDArray[np.float64] | None = None
         self._workspace = torch.empty(0, dtype=torch.uint8)
 
     @property
@@ -87,6 +90,17 @@ class NativeStack:
         if self._workspace.nbytes < num_bytes:
             self._workspace = torch.empty(num_bytes + num_bytes // 4, dtype=torch.uint8)
         return self._workspace.data_ptr()
+
+    @contextmanager
+    def time_parts(self) -> Iterator[dict[str, float]]:
+        """Seconds of the parts of all layers, and of the head, in the passes until the end of the block."""
+        found: dict[str, float] = {}
+        self.seconds = np.zeros(len(PARTS) + 1)
+        try:
+            yield found
+        finally:
+            found |= dict(zip((*PARTS, "head"), self.seconds.tolist(), strict=True))
+            self.seconds = None
 
     def proves_invariance(self) -> bool:
         """True: every sum has one order, whatever the pass; the tests try it."""
@@ -116,6 +130,7 @@ class _NativeRun:
             lines=self._lines.numbers.ctypes.data,
             line_starts=self._lines.starts.ctypes.data,
             line_nodes=self._lines.nodes.ctypes.data,
+            part_seconds=None if stack.seconds is None else stack.seconds.ctypes.data,
         )
         num_bytes = stack.library.workspace_bytes(stack.structures, self._pass)
         self._pass.workspace = stack.workspace(num_bytes)
@@ -126,7 +141,7 @@ class _NativeRun:
 
     def logits(self, rows: NDArray[np.int64]) -> torch.Tensor:
         """[M] rows of the pass -> [M, H] float32 logits."""
-        stack, wanted = self._stack, np.ascontiguousarray(rows)
+        stack, wanted, started = self._stack, np.ascontiguousarray(rows), time.perf_counter()
         logits = stack.results.floats(len(rows), stack.head_size)
         workspace = stack.workspace(stack.library.head_workspace_bytes(stack.head.structure, len(rows)))
         stack.library.head(
@@ -140,6 +155,8 @@ class _NativeRun:
             workspace,
             logits.data_ptr(),
         )
+        if stack.seconds is not None:
+            stack.seconds[-1] += time.perf_counter() - started
         return logits
 
 
