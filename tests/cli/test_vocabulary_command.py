@@ -29,7 +29,7 @@ def test_a_file_is_made_from_texts_and_changes_no_text(model: str, texts: tuple[
 
 def test_what_cannot_be_chosen_written_or_used_is_refused(model: str, texts: tuple[str, str], tmp_path: Path) -> None:
     words, path = ("models", "vocabulary", model, *texts, "-o"), str(tmp_path / "none" / "file")
-    assert "size is 16384, but the vocabulary has 260 tokens" in refusal(*words, path)
+    assert "size is 32768, but the vocabulary has 260 tokens" in refusal(*words, path)
     sentence = refusal(*words, path, "--size", "9")
     assert sentence == f"{path} cannot be written (No such file or directory); give another --output."
     assert "none.txt does not exist" in refusal("models", "vocabulary", model, "none.txt", "-o", path)

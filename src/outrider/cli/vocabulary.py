@@ -25,7 +25,7 @@ def command(
         ),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")],
-    size: Annotated[int, typer.Option(min=1, metavar="<int>", help="Tokens wanted.")] = 16_384,
+    size: Annotated[int, typer.Option(min=1, metavar="<int>", help="Tokens wanted.")] = 32_768,
 ) -> None:
     """Choose the tokens that a draft model may propose, for the option vocabulary of draft_model.
 
