@@ -36,17 +36,17 @@ class ReusedPages:
 
     def __init__(self) -> None:
         self._mapping = _map(0)
+        self._own_references = self._references()  # while no tensor has one
 
     def floats(self, num_rows: int, size: int) -> torch.Tensor:
         """[num_rows, size] float32 numbers, whatever they are."""
         num_bytes = 4 * num_rows * size
-        mapping = self._mapping
-        if len(mapping) < num_bytes + PAGE_BYTES or sys.getrefcount(mapping) > _OWN_REFERENCES:
-            self._mapping = mapping = _map(num_bytes + num_bytes // 4)
-        return _tensor(mapping, num_bytes).view(torch.float32).view(num_rows, size)
+        if len(self._mapping) < num_bytes + PAGE_BYTES or self._references() > self._own_references:
+            self._mapping = _map(num_bytes + num_bytes // 4)
+        return _tensor(self._mapping, num_bytes).view(torch.float32).view(num_rows, size)
 
-
-_OWN_REFERENCES = 3  # to a mapping: ours, a variable's and an argument's
+    def _references(self) -> int:
+        return sys.getrefcount(self._mapping)
 
 
 def _map(num_bytes: int) -> mmap.mmap:
