@@ -21,6 +21,7 @@ import time
 
 os.environ.setdefault("GOMP_SPINCOUNT", "5000")  # before PyTorch is loaded, as the command line does
 
+from outrider.cache.pages import gather_heap
 from outrider.core.params import SamplingParams
 from outrider.engine.generate import build_engine, encode_prompt
 from outrider.server.running import make_server
@@ -84,6 +85,7 @@ def main() -> None:
     server = make_server(engine, Settings(model="smollm2", grace_seconds=0.0))
     assert engine.tokenizer is not None
     listener = socket.create_server(("127.0.0.1", 0))
+    gather_heap()
     server.worker.start()
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()

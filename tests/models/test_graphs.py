@@ -27,7 +27,7 @@ from outrider.errors import InvalidRequestError, UnsupportedError
 from outrider.models import recorder
 from outrider.models.base import ForwardInputs, Segment
 from outrider.models.decoder import Decoder
-from outrider.models.fixed_pass import FixedPass, Shape, shape_of
+from outrider.models.fixed_pass import Buffers, FixedPass, Shape, shape_of
 from outrider.models.graphs import Graphs
 from outrider.models.paged_attention import MAX_NODES
 from outrider.models.toy import random_decoder, random_source, toy_config
@@ -198,6 +198,37 @@ def test_layers_that_are_not_run_and_passes_without_logits():
     assert counting.played == 6
 
 
+def test_a_request_whose_numbers_are_not_finite_spoils_no_other():
+    plain, recorded, counting = pair(4)
+    for decoder in (plain, recorded):
+        rows = decoder._embeddings._fetch
+        decoder._embeddings._fetch = lambda ids, rows=rows: rows(ids).masked_fill((ids == 9)[:, None], float("inf"))
+    caches = [decoder.make_cache() for decoder in (plain, recorded)]
+    for cache in caches:
+        assert (cache.acquire(), cache.acquire()) == (0, 1)
+        cache.reserve(0, 40)
+
+    def feed(slot: int, tokens: list[int], cached: int) -> list[torch.Tensor]:
+        places = cached + np.arange(len(tokens))
+        inputs = ForwardInputs(
+            np.array(tokens), places, [Segment(slot, 0, len(tokens), cached)], np.arange(len(tokens))
+        )
+        return [decoder.forward(inputs, cache).logits for decoder, cache in zip((plain, recorded), caches, strict=True)]
+
+    for turn in range(8):
+        for cache in caches:
+            cache.reserve(1, 3)
+        assert not any(torch.isfinite(logits).all() for logits in feed(1, [9, 1, 2], 0))
+        one, other = feed(0, [turn + 10], turn)
+        assert torch.isfinite(other).all()
+        assert torch.allclose(one, other, atol=1e-4)
+        for cache in caches:
+            cache.release(1)
+            assert cache.acquire() == 1
+            cache.check_integrity()
+    assert counting.played >= 10
+
+
 def test_a_head_of_some_tokens():
     plain, recorded, counting = pair(3, head_ids=(5, 2, 40))
     both, generator = Both(plain, recorded), np.random.default_rng(2)
@@ -363,12 +394,11 @@ def test_the_operations_do_not_depend_on_the_numbers():
     assert isinstance(cache, PagedCache)
     slot, other = cache.acquire(), cache.acquire()
     shape = Shape(2, 4, 128, (1,), 2, True)
-    logits = torch.zeros(256, 64)
-    lists = []
+    buffers, lists = Buffers.of(recorded._stack), []
     for count, parents in ((4, None), (3, np.asarray([-1, -1]))):
         for number in (slot, other):
             cache.reserve(number, 30)
-        fixed = FixedPass(recorded._stack, shape, cache.pool, logits)
+        fixed = FixedPass(recorded._stack, shape, cache.pool, buffers)
         segments = [Segment(slot, 0, count, 9, parents), Segment(other, count, 1, 20)]
         rows = np.arange(count + 1)
         fixed.fill(ForwardInputs(rows, rows, segments, rows), torch.zeros(count + 1, 32), cache)
@@ -385,8 +415,7 @@ def test_nothing_of_what_is_recorded_lies_or_is_read_on_the_host(dtype):
     cache = decoder.make_cache()
     assert isinstance(cache, PagedCache)
     cache.reserve(cache.acquire(), 1)
-    logits = torch.zeros(256, config.vocab_size, device="meta")
-    fixed = FixedPass(decoder._stack, Shape(2, 4, 128, (0, 2), 2, True), cache.pool, logits)
+    fixed = FixedPass(decoder._stack, Shape(2, 4, 128, (0, 2), 2, True), cache.pool, Buffers.of(decoder._stack))
     with torch.inference_mode():
         fixed.run()  # numbers on the meta device cannot be read, nor used beside those of the host
     assert {stream.device.type for stream in fixed.hidden(5).values()} == {"meta"}

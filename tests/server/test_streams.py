@@ -18,6 +18,7 @@ from outrider.server.keys import Caller
 from outrider.server.reading import Reader
 from outrider.server.running import make_server
 from outrider.server.settings import Settings
+from outrider.server.streaming import _begin
 from outrider.server.token_texts import TokenTexts
 from toy_text import EMOJI
 
@@ -167,6 +168,35 @@ def test_a_second_turn_is_what_a_fresh_server_says(live: Live) -> None:
     assert {answer.choices[0].message.content for answer in warm} == {plain(turns, max_tokens=30).text}
 
 
+def test_what_is_left_of_a_call_is_told_what_happens() -> None:
+    told: list[str] = []
+
+    async def call(waited: "asyncio.Future[int]") -> None:
+        try:
+            told.append(f"got {await waited}")
+            await asyncio.sleep(0)
+            await asyncio.sleep(10)
+        except (ValueError, asyncio.CancelledError) as error:
+            told.append(type(error).__name__)
+            raise
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        for end in (lambda f: f.set_result(3), lambda f: f.set_exception(ValueError("no"))):
+            waited: asyncio.Future[int] = loop.create_future()
+            rest = _begin(call(waited))
+            assert rest is not None
+            task = loop.create_task(rest)
+            await asyncio.sleep(0)
+            end(waited)
+            await asyncio.sleep(0.01)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(run())
+    assert told == ["got 3", "CancelledError", "ValueError"]
+
+
 def ask_directly(send_slowly: bool) -> list[bytes]:
     """The pieces of a stream from the application itself, whose reader may make it wait at each of them."""
     server = make_server(make_engine(), Settings(model=MODEL))
@@ -181,7 +211,7 @@ def ask_directly(send_slowly: bool) -> list[bytes]:
 
         async def send(message: dict[str, Any]) -> None:
             if send_slowly:
-                for pause in (0, 0.002 * (len(pieces) % 3), 0):
+                for pause in (0, 0.03 * (len(pieces) % 3), 0):
                     await asyncio.sleep(pause)
             pieces.append(message.get("body", b""))
 

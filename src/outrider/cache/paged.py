@@ -3,7 +3,7 @@
 A slot is a list of pages: attention over a batch takes their numbers as input, and neither shapes nor addresses depend
 on who is in the batch. It knows layers, heads, pages and rows; it does not know tokens, positions or masks. Invariants:
 page 0 belongs to no slot, takes what padding writes and stands behind a slot's last page; every other page is free or
-belongs to one slot; all numbers are finite; the pool is another tensor only after it grew.
+belongs to one slot; free pages hold zeros; the pool is another tensor only after it grew.
 """
 
 from collections.abc import Sequence
@@ -73,7 +73,10 @@ class PagedCache(KVCache):
     def release(self, slot: int) -> None:
         """Take a slot back with its pages; the pool keeps its size."""
         self._slots.release(slot)
-        self._free += reversed(self._pages.pop(slot))
+        pages = self._pages.pop(slot)
+        if pages:  # what is not a number, as of a request that failed, would reach whoever reads behind its own rows
+            self._pool[:, :, to_device(torch.tensor(pages), self._device)] = 0
+        self._free += reversed(pages)
         self._numbers.pop(slot, None)
 
     def reserve(self, slot: int, length: int) -> None:

@@ -11,6 +11,7 @@ Note:
 import contextlib
 import ctypes
 import mmap
+import re
 import sys
 from pathlib import Path
 
@@ -20,6 +21,8 @@ __all__ = ["PAGE_BYTES", "ReusedPages", "gather_heap", "large_zeros"]
 
 PAGE_BYTES = 2 << 20
 _COLLAPSE = 25  # MADV_COLLAPSE of Linux 6.1, which Python has no name for
+_MAPPING = re.compile(rb"([0-9a-f]+)-([0-9a-f]+) rw-p \S+ \S+ 0\s*(?:\[heap\])?$")  # of no file, in the system's list
+_MAX_HEAP_BYTES = 256 << 20
 
 
 def large_zeros(num_bytes: int) -> torch.Tensor:
@@ -31,7 +34,7 @@ class ReusedPages:
     """Memory for results of changing size that come and go, as logits do: given out again once nobody refers to it.
 
     So they are not cut out of the heap, where small objects that outlive them would settle between them and make it
-    grow for hours, and each lies in memory that was used just before.
+    grow for hours, and each lies in memory that was used just before. For one thread at a time.
     """
 
     def __init__(self) -> None:
@@ -68,9 +71,10 @@ def _tensor(mapping: mmap.mmap, num_bytes: int) -> torch.Tensor:
 
 
 def gather_heap() -> None:
-    """Copy the process's objects into large pages, once, where the kernel can (Linux 6.1); else nothing happens.
+    """Copy the process's objects into large pages, where the kernel can (Linux 6.1); else nothing happens.
 
     For whoever is about to run for long: it takes some tenths of a second, and up to two megabytes more for each piece.
+    Pieces of more than 256 MiB, which hold weights, stay as they are.
 
     Note:
         A pass streams the weights through the caches, so the code between two passes finds its objects in memory, each
@@ -81,11 +85,11 @@ def gather_heap() -> None:
     if advise is None:
         return
     advise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-    for line in maps.read_text().splitlines():
-        place, access, _, _, inode, *name = line.split(maxsplit=5)
-        if inode != "0" or access != "rw-p" or name not in ([], ["[heap]"]):
+    for line in maps.read_bytes().splitlines():  # of bytes: names of files may hold anything
+        found = _MAPPING.match(line)
+        if found is None:
             continue
-        first, end = (int(edge, 16) for edge in place.split("-"))
+        first, end = (int(edge, 16) for edge in found.groups())
         begin, end = -(-first // PAGE_BYTES) * PAGE_BYTES, end // PAGE_BYTES * PAGE_BYTES
-        if end > begin:
+        if 0 < end - begin <= _MAX_HEAP_BYTES:
             advise(begin, end - begin, _COLLAPSE)  # what cannot be moved stays where it is

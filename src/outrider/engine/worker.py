@@ -14,7 +14,6 @@ from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
-from outrider.cache.pages import gather_heap
 from outrider.core.params import SamplingParams, Speculation
 from outrider.core.types import TokenEvent
 from outrider.engine.engine import Engine
@@ -74,12 +73,8 @@ class Worker:
     # -- from any thread -----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to run, once; the caller's own threads are let go, so that the engine's have the cores.
-
-        What was loaded is gathered in large pages first, which takes some tenths of a second.
-        """
+        """Begin to run, once; the caller's own threads are let go, so that the engine's have the cores."""
         release_team()
-        gather_heap()
         self._thread.start()
 
     @property

@@ -1,10 +1,12 @@
 """Whether a pass fits the cache that it is run on.
 
 Every target asks this before it computes. This module knows rows and lengths; it knows no tensors. Invariant: a pass
-that was let through covers its rows once, in order, and every row of it is reserved.
+that was let through covers its rows once, in order, every row of it is reserved, and no position lies beyond them.
 """
 
 from typing import Protocol
+
+import numpy as np
 
 from outrider.models.base import ForwardInputs
 
@@ -41,3 +43,7 @@ def check_pass(inputs: ForwardInputs, cache: _Rows) -> None:
         cache.check_reserved(segment.slot, segment.num_cached + segment.num_rows)
     if next_row != len(inputs.token_ids) or next_row != len(inputs.positions):
         raise ValueError(f"segments cover {next_row} rows of {len(inputs.token_ids)}")
+    sizes = [segment.num_rows for segment in inputs.segments]
+    ends = np.repeat([segment.num_cached + segment.num_rows for segment in inputs.segments], sizes)
+    if not ((inputs.positions >= 0) & (inputs.positions < ends)).all():
+        raise ValueError("positions must lie within the rows that each segment's slot holds after the pass")

@@ -3,9 +3,10 @@
 A ragged pass is padded to a shape of which there are few, and everything that differs between two passes of a shape is
 input: one array of integers and the embeddings. This module knows layers, rows and pages; it knows neither when a shape
 is worth its memory nor how operations are recorded. Invariants: `run` reads and writes memory that was there before it,
-and waits for nothing; a padding row leaves its keys in page 0, reads rows that are finite, and is read by nobody.
+and waits for nothing; a padding row leaves zeros in page 0, and is read by nobody.
 """
 
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -60,7 +61,7 @@ def shape_of(inputs: ForwardInputs, num_layers: int) -> Shape | None:
         return None
     if any(_has_large_tree(segment) for segment in segments):
         return None
-    hidden_layers = tuple(layer for layer in sorted(set(inputs.hidden_layers)) if layer <= num_layers)
+    hidden_layers = tuple(layer for layer in sorted(set(inputs.hidden_layers)) if 0 <= layer <= num_layers)
     return Shape(size, width, num_keys, hidden_layers, num_layers, len(inputs.logits_rows) > 0)
 
 
@@ -96,6 +97,31 @@ class _Numbers(NamedTuple):
     pages: Any
 
 
+@dataclass
+class Buffers:
+    """Memory of one stack that all shapes may share, as they run one after the other.
+
+    Attributes:
+        embedded: [MAX_ROWS, D] float32 embeddings.
+        logits: [MAX_ROWS, H] float32.
+        hidden: layer number -> [MAX_ROWS, D] float32 outputs of the layers that were ever asked for.
+    """
+
+    embedded: torch.Tensor
+    logits: torch.Tensor
+    hidden: dict[int, torch.Tensor] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, stack: PlainStack) -> "Buffers":
+        """Those of a stack."""
+        embedded = torch.zeros(MAX_ROWS, stack.config.hidden_size, device=stack.device)
+        return cls(embedded, torch.zeros(MAX_ROWS, stack.head_size, device=stack.device))
+
+    def tap(self, layer: int) -> torch.Tensor:
+        """[MAX_ROWS, D] for the output of a layer."""
+        return self.hidden.setdefault(layer, torch.zeros_like(self.embedded))
+
+
 class FixedPass:
     """The inputs, the operations and the outputs of one shape.
 
@@ -103,18 +129,17 @@ class FixedPass:
         stack: the layers and the head.
         shape: the shape.
         pool: the cache's keys and values; the cache must have this pool whenever the pass runs.
-        logits: [MAX_ROWS, H] float32 memory that all shapes may share.
+        buffers: memory that all shapes share.
     """
 
-    def __init__(self, stack: PlainStack, shape: Shape, pool: torch.Tensor, logits: torch.Tensor) -> None:
+    def __init__(self, stack: PlainStack, shape: Shape, pool: torch.Tensor, buffers: Buffers) -> None:
         self._stack, self._shape, self._pool = stack, shape, pool
-        num_rows, size = shape.num_segments * shape.num_rows, stack.config.hidden_size
+        num_rows = shape.num_segments * shape.num_rows
         self._sizes = [num_rows] * (len(_Numbers._fields) - 1) + [shape.num_segments * shape.num_keys // PAGE_ROWS]
         self._packed = torch.zeros(sum(self._sizes), dtype=torch.int64, device=stack.device)
         self._numbers = _Numbers(*self._packed.split(self._sizes))
-        self._embedded = torch.zeros(num_rows, size, device=stack.device)
-        self._hidden = {layer: torch.zeros(num_rows, size, device=stack.device) for layer in shape.hidden_layers}
-        self._logits = logits[:num_rows]
+        self._embedded, self._logits = buffers.embedded, buffers.logits[:num_rows]
+        self._hidden = {layer: buffers.tap(layer)[:num_rows] for layer in shape.hidden_layers}
         self._table = stack.rotations.upto(shape.num_keys - 1)  # kept: a table that grows is another one
 
     def fill(self, inputs: ForwardInputs, embedded: torch.Tensor, cache: PagedCache) -> None:

@@ -19,7 +19,7 @@ import torch
 from outrider.cache.paged import PagedCache
 from outrider.errors import InvalidRequestError
 from outrider.models.base import ForwardInputs
-from outrider.models.fixed_pass import MAX_KEYS, MAX_ROWS, MAX_WIDTH, FixedPass, Shape, shape_of
+from outrider.models.fixed_pass import MAX_KEYS, MAX_ROWS, MAX_WIDTH, Buffers, FixedPass, Shape, shape_of
 from outrider.models.plain import PlainStack
 from outrider.models.recorder import Recorder
 
@@ -64,7 +64,7 @@ class Graphs:
     def __init__(self, stack: PlainStack, record: Recorder, max_recordings: int = _MAX_RECORDINGS) -> None:
         self._stack, self._record, self._max_recordings = stack, record, max_recordings
         self._caches: weakref.WeakKeyDictionary[PagedCache, _Recordings] = weakref.WeakKeyDictionary()
-        self._logits: torch.Tensor | None = None
+        self._buffers: Buffers | None = None
         self._lock = threading.Lock()
         self._works = True
 
@@ -131,7 +131,7 @@ class Graphs:
             dropped, _ = recordings.passes.popitem(last=False)
             del recordings.asked[dropped]  # it must come three times again: recording takes longer than a few passes
         try:
-            fixed = FixedPass(self._stack, shape, recordings.pool, self._shared_logits())
+            fixed = FixedPass(self._stack, shape, recordings.pool, self._shared())
             fixed.fill(inputs, embedded, cache)  # recording runs the operations
             recordings.passes[shape] = fixed, self._record(fixed.run)
         except RuntimeError as error:
@@ -140,8 +140,8 @@ class Graphs:
             self._caches.clear()
         return self._works
 
-    def _shared_logits(self) -> torch.Tensor:
-        """[MAX_ROWS, H] float32 memory for the logits of every shape."""
-        if self._logits is None:
-            self._logits = torch.zeros(MAX_ROWS, self._stack.head_size, device=self._stack.device)
-        return self._logits
+    def _shared(self) -> Buffers:
+        """The memory of all shapes, made when the first is recorded."""
+        if self._buffers is None:
+            self._buffers = Buffers.of(self._stack)
+        return self._buffers

@@ -58,6 +58,7 @@ class PagedAttention:
         group: int,
     ) -> None:
         self._pool, self._pages, self._writes = pool, pages.flatten(), writes.flatten()
+        self._is_padding = (self._writes < pool.shape[3])[:, None, None]  # rows of page 0
         num_keys = pages.shape[1] * pool.shape[3]
         behind = torch.arange(num_keys, device=pool.device) - first.unsqueeze(-1)  # [R, W, T]
         sees = (behind < 0) | (paths.unsqueeze(-1) >> behind.clamp(0, MAX_NODES) & 1).bool()
@@ -65,9 +66,9 @@ class PagedAttention:
         self._mask = mask.unsqueeze(2).expand(-1, -1, group, -1).flatten(1, 2).unsqueeze(1)  # [R, 1, W * G, T]
 
     def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
-        """Store the keys and values of all rows, [R * W, Hk, d] each."""
+        """Store the keys and values of all rows, [R * W, Hk, d] each; zeros for padding, as all slots end in page 0."""
         for held, new in zip(self._pool[layer].flatten(1, 2), (keys, values), strict=True):
-            held.index_copy_(0, self._writes, new.to(held.dtype))
+            held.index_copy_(0, self._writes, new.to(held.dtype).masked_fill(self._is_padding, 0.0))
 
     def attend(self, layer: int, queries: torch.Tensor) -> torch.Tensor:
         """[R * W, G, Hk, d] queries -> [R * W, G * Hk * d] what each row reads."""

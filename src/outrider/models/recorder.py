@@ -47,10 +47,12 @@ class CudaRecorder:
             self._pool = torch.cuda.graph_pool_handle()  # a pool that lost its last graph cannot be used again
         with torch.cuda.device(self._device):
             self._stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(self._stream):
-                for _ in range(_WARM_UPS):
-                    function()
-            torch.cuda.current_stream().wait_stream(self._stream)
+            try:
+                with torch.cuda.stream(self._stream):
+                    for _ in range(_WARM_UPS):
+                        function()
+            finally:  # what was begun reads memory that a caller who gives up is about to free
+                torch.cuda.current_stream().wait_stream(self._stream)
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
                 function()

@@ -11,6 +11,7 @@ import sys
 
 import uvicorn
 
+from outrider.cache.pages import gather_heap
 from outrider.engine.engine import Engine
 from outrider.engine.worker import Worker
 from outrider.errors import InvalidRequestError
@@ -76,6 +77,7 @@ def serve(engine: Engine, settings: Settings, listener: socket.socket) -> None:
     access.addHandler(handler)
     access.setLevel(logging.INFO)
     access.propagate = False
+    gather_heap()
     server.worker.start()
     try:
         server.run(sockets=[listener])

@@ -50,9 +50,13 @@ class Post:
             self._loop.call_soon_threadsafe(self._deliver)
 
     def _deliver(self) -> None:
+        touched: dict[Session, None] = {}
         while self._bag:
             session, event = self._bag.popleft()
             session.put(event)
+            touched[session] = None
+        for session in touched:
+            session.hand_on()
 
 
 class Session:
@@ -141,13 +145,14 @@ class Session:
         """
         self._consume, self._over = consume or _ignore, self._loop.create_future()
         try:
-            self._hand_on()
+            self.hand_on()
             await self._over
         finally:
             if self._rest is not None:
                 self._rest.cancel()
 
-    def _hand_on(self) -> None:
+    def hand_on(self) -> None:
+        """Hand over what has come, if somebody follows and does not wait for his reader."""
         over = self._over
         if over is None or over.done() or self._rest is not None:
             return
@@ -156,23 +161,26 @@ class Session:
             changed = self._changed()
             rest = self._consume(changed) if changed else None
         except Exception as error:
-            over.set_exception(error)
+            if not over.done():
+                over.set_exception(error)
             return
         if rest is not None:
             self._rest = self._loop.create_task(rest)
             self._rest.add_done_callback(self._go_on)
-        elif not self._num_open:
+        elif not self._num_open and not over.done():
             over.set_result(None)
 
     def _go_on(self, rest: asyncio.Task[None]) -> None:
         """The reader has caught up."""
         self._rest = None
-        if rest.cancelled() or self._over is None or self._over.done():
+        if self._over is None or self._over.done():
             return
-        if (error := rest.exception()) is not None:
+        if rest.cancelled():
+            self._over.cancel()
+        elif (error := rest.exception()) is not None:
             self._over.set_exception(error)
         else:
-            self._hand_on()
+            self.hand_on()
 
     def _changed(self) -> list[Choice]:
         """Take the events that have come."""
@@ -188,7 +196,7 @@ class Session:
         """The client went away."""
         self._is_gone = True
         self.close()
-        self._hand_on()
+        self.hand_on()
 
     def close(self) -> None:
         """Nothing more is wanted; does no harm at the end."""
@@ -214,7 +222,7 @@ class Session:
     def _ring(self) -> None:
         self._is_late = True
         self.close()
-        self._hand_on()
+        self.hand_on()
 
     def _take(self, choice: Choice, event: TextEvent) -> None:
         now = time.perf_counter() - self._started
@@ -244,9 +252,8 @@ class Session:
         self._post.put(self, event)
 
     def put(self, event: TextEvent) -> None:
-        """Take an event."""
+        """Take an event; `hand_on` follows."""
         self._events.append(event)
-        self._hand_on()
 
 
 def _ignore(changed: Sequence[Choice]) -> None:

@@ -9,8 +9,9 @@ import asyncio
 import contextlib
 import logging
 import types
-from collections.abc import AsyncIterator, Awaitable, Coroutine, Generator, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Coroutine, Generator, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, cast
 
 from fastapi import Request, Response
 from openai.types import CompletionUsage
@@ -107,7 +108,8 @@ class EventStream(Response):
         events = [event for choice in changed if choice.is_ready for event in self._events(choice)]
         if not events:
             return None
-        return _begin(self._send(_body("".join([f"data: {event}\n\n" for event in events]))))
+        sending = self._send(_body("".join([f"data: {event}\n\n" for event in events])))
+        return _begin(cast(Coroutine[Any, Any, None], sending))
 
     def _events(self, choice: Choice) -> Iterator[str]:
         """JSON of what a choice has to release."""
@@ -126,18 +128,27 @@ def _body(text: str) -> Message:
     return {"type": "http.response.body", "body": text.encode(), "more_body": True}
 
 
-def _begin(sending: Awaitable[None]) -> Coroutine[Any, Any, None] | None:
+def _begin(sending: Coroutine[Any, Any, None]) -> Coroutine[Any, Any, None] | None:
     """Do a call of ASGI up to where it waits; what is left of it, None where nothing is."""
-    steps = sending.__await__()
     try:
-        waits_for = next(steps)
+        first = sending.send(None)
     except StopIteration:
         return None
 
     @types.coroutine
     def go_on() -> Generator[Any, Any, None]:
-        yield waits_for
-        yield from steps
+        waits_for = first
+        while True:
+            try:
+                got = yield waits_for
+            except BaseException as error:  # also when it is called off: what waits is told
+                step = partial(sending.throw, error)
+            else:
+                step = partial(sending.send, got)
+            try:
+                waits_for = step()
+            except StopIteration:
+                return
 
     async def rest() -> None:
         await go_on()
