@@ -165,3 +165,15 @@ def test_integrity_notices_numbers_that_are_not_finite(new_cache):
     write(cache, slot, [float("nan")])
     with pytest.raises(RuntimeError, match="not finite"):
         cache.check_integrity()
+
+
+def test_pages_that_are_given_back_hold_zeros():
+    cache = PagedCache(LAYERS, HEADS, DIM)
+    slot = cache.acquire()
+    write(cache, slot, [float("nan"), 2.0])
+    cache.release(slot)
+    cache.check_integrity()
+    assert not cache.pool.any()
+    cache.pool[0, 0, 0] = 1.0  # what padding must not leave behind
+    with pytest.raises(RuntimeError, match="page 0 or a free page"):
+        cache.check_integrity()

@@ -44,6 +44,10 @@ class KVCache(SlottedCache):
         super().__init__(max_tokens)
         self._shape = (num_layers, 2, num_kv_heads, head_dim)
         self._dtype, self._device = dtype, torch.device(device)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Have the memory of a cache without slots."""
         self._tensors: dict[int, torch.Tensor] = {}
         self._layers: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = {}
 

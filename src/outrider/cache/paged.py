@@ -3,7 +3,7 @@
 A slot is a list of pages: attention over a batch takes their numbers as input, and neither shapes nor addresses depend
 on who is in the batch. It knows layers, heads, pages and rows; it does not know tokens, positions or masks. Invariants:
 page 0 belongs to no slot, takes what padding writes and stands behind a slot's last page; every other page is free or
-belongs to one slot; free pages hold zeros; the pool is another tensor only after it grew.
+belongs to one slot; page 0 and free pages hold zeros; the pool is another tensor only after it grew.
 """
 
 from collections.abc import Sequence
@@ -27,28 +27,9 @@ class PagedCache(KVCache):
     """Keys and values of many sequences in pages; implements `cache.base.Cache`.
 
     Reading rows one after the other, as `parts` and `read` give them, copies them.
-
-    Args:
-        num_layers: layers of the model.
-        num_kv_heads: key-value heads of a layer.
-        head_dim: numbers of a head.
-        max_tokens: rows over all slots that may be reserved; None for no bound.
-        dtype: floating type of keys and values.
-        device: where they live.
     """
 
-    def __init__(
-        self,
-        num_layers: int,
-        num_kv_heads: int,
-        head_dim: int,
-        *,
-        max_tokens: int | None = None,
-        dtype: torch.dtype = torch.float32,
-        device: torch.device | str = "cpu",
-    ) -> None:
-        super().__init__(num_layers, num_kv_heads, head_dim, max_tokens=max_tokens, dtype=dtype, device=device)
-        self._max_pages = None if max_tokens is None else 1 + -(-max_tokens // PAGE_ROWS)
+    def _begin(self) -> None:
         self._pages: dict[int, list[int]] = {}
         self._free: list[int] = []
         self._numbers: dict[int, torch.Tensor] = {}  # slot -> row numbers on the device, where they were asked for
@@ -166,6 +147,8 @@ class PagedCache(KVCache):
                 raise RuntimeError(f"slot {slot} has {len(pages)} pages for {self._slots.reserved(slot)} reserved rows")
         if not bool(torch.isfinite(self._pool).all()):
             raise RuntimeError("the pool holds numbers that are not finite")
+        if bool(self._pool[:, :, [0, *self._free][: self._pool.shape[2]]].any()):
+            raise RuntimeError("page 0 or a free page holds other numbers than zeros")
 
     def _all_rows(self, slot: int) -> torch.Tensor:
         """[capacity] rows of the pool that the slot's rows are, page 0 behind them, in whole key blocks."""
@@ -188,8 +171,10 @@ class PagedCache(KVCache):
         size = max(old, _FIRST_PAGES)
         while size < needed:
             size *= _GROWTH
-        if self._max_pages is not None and size * _GROWTH > self._max_pages:
-            size = self._max_pages  # a step between would leave more than a quarter to copy
+        free_rows = self._slots.free_rows
+        if free_rows is not None:
+            most = 1 + (free_rows + self._slots.reserved_rows) // PAGE_ROWS
+            size = most if size * _GROWTH > most else size  # a step between would leave more than a quarter to copy
         pool = self._empty(size)
         pool[:, :, :old] = self._pool
         self._pool = pool

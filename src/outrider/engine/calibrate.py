@@ -7,7 +7,7 @@ of one run are to be compared. This module knows passes; it does not know reques
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -78,8 +78,11 @@ def measure_passes(
         InvalidRequestError: a width or context is below 1, or both together exceed the model's context.
         UnsupportedError: the time of parts is asked of a target that does not tell it.
     """
-    if with_parts and not isinstance(target, TimesParts):
-        raise UnsupportedError("the time of parts is asked for, but this target does not tell it; leave it out.")
+    watch: Callable[[], AbstractContextManager[Mapping[str, float]]] = _no_parts
+    if with_parts:
+        if not isinstance(target, TimesParts):
+            raise UnsupportedError("the time of parts is asked for, but this target does not tell it; leave it out.")
+        watch = target.time_parts
     longest = max(contexts, default=0) + max(widths, default=0)
     if min(*widths, *contexts) < 1 or longest > target.context_length:
         raise InvalidRequestError(
@@ -94,8 +97,7 @@ def measure_passes(
         parts: dict[int, list[Mapping[str, float]]] = {width: [] for width in widths}
         for repeat in range(repeats + 1):
             for width in widths:
-                watched = target.time_parts() if with_parts and isinstance(target, TimesParts) else nullcontext({})
-                with watched as own:
+                with watch() as own:
                     seconds = _pass_seconds(target, cache, slot, context, width)
                 if repeat:  # the first round warms up
                     times[width].append(seconds)
@@ -107,6 +109,10 @@ def measure_passes(
         ]
         cache.release(slot)
     return costs
+
+
+def _no_parts() -> AbstractContextManager[Mapping[str, float]]:
+    return nullcontext({})
 
 
 def _medians(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -119,7 +119,9 @@ class Buffers:
 
     def tap(self, layer: int) -> torch.Tensor:
         """[MAX_ROWS, D] for the output of a layer."""
-        return self.hidden.setdefault(layer, torch.zeros_like(self.embedded))
+        if layer not in self.hidden:
+            self.hidden[layer] = torch.zeros_like(self.embedded)
+        return self.hidden[layer]
 
 
 class FixedPass:
