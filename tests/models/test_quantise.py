@@ -56,7 +56,7 @@ def test_a_model_of_few_bits_is_that_of_its_dequantised_weights(bits):
     tokens = torch.randint(0, 70, (40,), generator=torch.Generator().manual_seed(3)).tolist()
     quantised = Decoder(config, QuantisedSource(source, bits), dtype=torch.bfloat16, kernels="native")
     full = Decoder(config, source, dtype=torch.bfloat16, kernels="native")
-    assert quantised.weight_bytes < (0.5 if bits == "int4" else 0.6) * full.weight_bytes
+    assert quantised.weight_bytes < (0.5 if bits == "int4" else 0.7) * full.weight_bytes  # 96 inputs are held as 128
     exact = Decoder(config, MemorySource(cut), dtype=torch.float32, kernels="dense")
     rounded = Decoder(config, MemorySource(cut), dtype=torch.bfloat16, kernels="native")
     expected, found, other = (decoder_logits(decoder, [tokens])[0] for decoder in (exact, quantised, rounded))

@@ -40,8 +40,8 @@ Model = Annotated[str, typer.Option("--model", "-m", help="smollm2, a model fold
 Dtype = Annotated[
     str,
     typer.Option(
-        help="auto, float32, bfloat16 or float16; auto keeps the blocks of a GGUF file where it can, and "
-        "multiplies them by activations of eight bits."
+        help="auto, float32, bfloat16 or float16; auto keeps the blocks of a GGUF file where it can, "
+        "and multiplies integers."
     ),
 ]
 Quantize = Annotated[

@@ -90,8 +90,8 @@ def load_model(
 
     Args:
         name: a model folder, a `.gguf` file, a built-in name (`smollm2`) or a hub name (`organisation/repository`).
-        dtype: type of the weights in memory; "auto" keeps the blocks of a GGUF file where the native layer reads them,
-            with activations of eight bits, and otherwise takes bfloat16 where the device multiplies it natively.
+        dtype: type of the weights in memory; "auto" keeps the blocks of a GGUF file where the native layer reads them
+            and multiplies integers (docs/performance.md says what that rounds), and otherwise takes bfloat16 where the device multiplies it natively.
         device: where to run; "auto" takes a GPU if there is one.
         implementation: "decoder" for our own decoder, "transformers" for the library's model; "auto" takes our own
             wherever it knows the family.

@@ -38,7 +38,7 @@ __all__ = [
 MAX_KL = 0.05
 """Largest loss that is accepted unless the caller names another."""
 
-_ROUNDING = 2  # another way of rounding has another number, so that old figures are not taken for its own
+_ROUNDING = 3  # another way of rounding has another number, so that old figures are not taken for its own
 
 CHOICES = ("none", "auto", "int8", "int4")
 
@@ -118,10 +118,12 @@ def load_quantised(
         InvalidRequestError: it loses more than is allowed.
     """
     from outrider.models.decoder import Decoder
+    from outrider.models.native.library import library
     from outrider.models.quantise import Bits, QuantisedSource
 
     _check_supported(checkpoint, dtype, device, wanted)
-    stored = _Figures(checkpoint)
+    native = library()
+    stored = _Figures(checkpoint, native.variant if native else "")
     tokenizer, longest = checkpoint.load_tokenizer(), checkpoint.config.context_length
     tokens = [tokenizer.encode(text)[:longest] for text in TEXTS]
     reference: list[list[torch.Tensor]] = []  # made when a loss has to be measured
@@ -203,13 +205,16 @@ def measure_loss(bits: "Bits", reference: "Sequence[torch.Tensor]", logits: "Seq
 
 
 class _Figures:
-    """The measured losses of one model, in a file of the cache folder; a folder that cannot be written is no error."""
+    """The measured losses of one model by one variant of the native layer, in a file of the cache folder.
 
-    def __init__(self, checkpoint: "Checkpoint") -> None:
+    A folder that cannot be written is no error.
+    """
+
+    def __init__(self, checkpoint: "Checkpoint", variant: str) -> None:
         path = checkpoint.path
         files = sorted(path.rglob("*.safetensors")) if path.is_dir() else [path]
         said = [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-        key = hashlib.sha256(json.dumps([said, TEXTS, _ROUNDING]).encode()).hexdigest()[:24]
+        key = hashlib.sha256(json.dumps([said, TEXTS, _ROUNDING, variant]).encode()).hexdigest()[:24]
         self._file: Path = cache_folder() / "quantised" / f"{key}.json"
 
     def _all(self) -> dict[str, dict[str, float]]:

@@ -175,12 +175,16 @@ static void score_keys(Scratch& scratch, const uint16_t* keys, const uint16_t* v
   }
 }
 
+#ifdef __AMX_BF16__
 // Two rows of 16 numbers become pairs: [16][2].
 static inline void interleave(uint16_t* to, const uint16_t* first, const uint16_t* second) {
-  const Bits low = __builtin_convertvector(*reinterpret_cast<const Halves*>(first), Bits);
-  const Bits high = __builtin_convertvector(*reinterpret_cast<const Halves*>(second), Bits);
-  *reinterpret_cast<Bits*>(to) = low | (high << 16);
+  const auto row = [](const uint16_t* from) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)); };
+  const __m512i both = _mm512_inserti64x4(_mm512_castsi256_si512(row(first)), row(second), 1);
+  const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5, 20, 4,
+                                         19, 3, 18, 2, 17, 1, 16, 0);
+  _mm512_storeu_si512(to, _mm512_permutexvar_epi16(order, both));
 }
+#endif
 
 // sums += weights of a block's 32 keys times their values.
 static inline void add_values(Scratch& scratch, const uint16_t* values, int64_t head_dim, int64_t num_queries) {
@@ -300,7 +304,7 @@ static void attend(Scratch& scratch, const Pass& pass, const Heads& heads, const
   const uint16_t* values = held(segment, heads, layer, 1, item.head);
   const uint16_t* next_keys = held(*next.segment, heads, layer, 0, next.head) + next.span * kSpan * head_dim;
 #ifdef __AMX_BF16__
-  scratch.shapes.set(16, 2 * kStep, kStep / 2);
+  scratch.shapes.set(16);
 #endif
   lay_out_queries(scratch, queries, item, heads);
   int64_t position[kQueries], last = 0;
@@ -370,5 +374,4 @@ static void combine(const float* first, int64_t num_spans, int64_t stride, int64
   }
   for (int64_t part = 0; part < head_dim; part += kLanes)
     to_bfloat16(to.at(row, column + part / kStep * kStep) + part % kStep, load(sums + part) * (1.0f / total));
-  to.write_bytes(row, column / kStep, (column + head_dim) / kStep);
 }

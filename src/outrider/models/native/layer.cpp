@@ -11,8 +11,12 @@
 #include <limits>
 
 #include "attention.h"
-#include "pack.h"
 #include "race.h"
+#ifdef __AMX_INT8__
+#include "fixed.h"
+#else
+#include "quantised.h"
+#endif
 
 struct Layer {
   const float *attention_norm, *mlp_norm;  // [hidden size]
@@ -30,20 +34,59 @@ void multiply_panel(TileShapes& shapes, const Matrix& matrix, const Rows& rows, 
     const uint16_t* packed = reinterpret_cast<const uint16_t*>(matrix.packed) + panel * matrix.steps() * kStepSize;
     multiply(shapes, rows, packed, matrix.steps(), tile);
   } else {
-    multiply_quantised(shapes, matrix.kind, rows, matrix.packed + panel * 2 * tile_bytes(matrix.kind, matrix.in), tile);
+    multiply_quantised(shapes, matrix.kind, rows, matrix.packed + panel * 2 * held_bytes(matrix.kind, matrix.in), tile);
   }
 }
 
-// This thread's share of the panels, for all rows: `take(panel, first row, those rows)`.
+// The workspace of a pass: each part begins at a page.
+struct Workspace {
+  int64_t next;
+
+  explicit Workspace(const void* begin) : next(int64_t(reinterpret_cast<intptr_t>(begin))) {}
+
+  template <typename T>
+  T* take(int64_t count) {
+    const int64_t begin = (next + kPage - 1) / kPage * kPage;
+    next = begin + count * int64_t(sizeof(T));
+    return reinterpret_cast<T*>(begin);
+  }
+
+  // Rows for products with these matrices; what none of them reads is not written, but has its place all the same.
+  Rows take_rows(int64_t num_rows, int64_t size, std::initializer_list<const Matrix*> readers) {
+    Rows rows{nullptr, padded(size), num_rows, Rows::height_for(num_rows), false, {}};
+    rows.values = take<uint16_t>(rows.groups() * rows.group_size());
+    rows.is_cut = std::any_of(readers.begin(), readers.end(), [](const Matrix* matrix) { return matrix->kind != kBfloat16; });
+    return rows;
+  }
+
+  // Bytes of a workspace for what was taken, wherever it begins.
+  int64_t bytes() const { return next + kPage; }
+};
+
+// Most rows that are multiplied at a time: so many stay in the second-level cache beside a panel.
+int64_t chunk_of(const Rows& rows) { return std::max<int64_t>(kGroup, (int64_t(1) << 20) / (rows.size * 2) / kGroup * kGroup); }
+
+// The rows in chunks: `take(chunk, its first row)`. Each thread cuts all rows for itself, at `space`; what others have
+// written is fetched once.
+template <typename Take>
+void for_chunks(const Rows& rows, void* space, const Take& take) {
+  const int64_t chunk = chunk_of(rows);
+  for (int64_t first = 0; first < rows.num_rows; first += chunk) {
+    Rows part = rows.from(first, std::min(chunk, rows.num_rows - first));
+    Workspace place(space);
+    part.take_cut(place);
+    part.write_cut();
+    take(part, first);
+  }
+}
+
+// This thread's share of the panels, for all rows of a chunk: `take(panel, first row, those rows)`.
 template <typename Take>
 void share_panels(int64_t panels, const Rows& rows, const Take& take) {
   const int64_t thread = omp_get_thread_num(), threads = omp_get_num_threads();
-  // as many rows at a time as stay in the second-level cache beside the panel
-  const int64_t chunk = std::max<int64_t>(kGroup, (int64_t(1) << 20) / (rows.size * 2) / kGroup * kGroup);
-  for (int64_t begin = 0; begin < rows.num_rows; begin += chunk)
-    for (int64_t panel = panels * thread / threads; panel < panels * (thread + 1) / threads; panel++)
-      for (int64_t first = begin; first < std::min(rows.num_rows, begin + chunk); first += kGroup)
-        take(panel, first, rows.from(first, std::min<int64_t>(kGroup, rows.num_rows - first)));
+  for (int64_t panel = panels * thread / threads; panel < panels * (thread + 1) / threads; panel++)
+    for (int64_t first = 0; first < rows.num_rows; first += kGroup)
+      take(panel, first, rows.from(first, std::min<int64_t>(kGroup, rows.num_rows - first)));
 }
 
 // to[row] (+)= rows * matrix, with the bias; `to` has `stride` numbers a row.
@@ -67,21 +110,20 @@ void product(TileShapes& shapes, const Matrix& matrix, const Rows& rows, float* 
   });
 }
 
-// to = silu(rows * gate) * (rows * up), as bfloat16.
-void gated_product(TileShapes& shapes, const Matrix& gate, const Matrix& up, const Rows& rows, const Rows& to) {
+// to = silu(rows * gate) * (rows * up), as bfloat16, from row `begin` on.
+void gated_product(TileShapes& shapes, const Matrix& gate, const Matrix& up, const Rows& rows, const Rows& to, int64_t begin) {
   share_panels(gate.panels(), rows, [&](int64_t panel, int64_t first, const Rows& part) {
     Tile one, other;
     multiply_panel(shapes, gate, part, panel, one);
     multiply_panel(shapes, up, part, panel, other);
     for (int64_t row = 0; row < part.num_rows; row++) {
-      uint16_t* into = to.at(first + row, panel * kPanel);
+      uint16_t* into = to.at(begin + first + row, panel * kPanel);
       for (int64_t index = 0; index < kPanel; index += kLanes) {
         const int64_t column = panel * kPanel + index;
         Floats left = load(one.values[row] + index), right = load(other.values[row] + index);
         if (gate.bias) left += load(gate.bias + column), right += load(up.bias + column);
         to_bfloat16(into + index, silu(left) * right);
       }
-      to.write_bytes(first + row, panel, panel + 1);
     }
   });
 }
@@ -106,7 +148,6 @@ void norm_row(const float* row, const float* weight, int64_t size, double eps, c
       }
     }
   }
-  rows.write_bytes(place, 0, rows.size / kStep);
 }
 
 // Norm (where the family has one) and rotation of one head's pairs, as bfloat16.
@@ -125,45 +166,29 @@ void turn_head(const float* head, const float* weight, const float* rotation, in
   }
 }
 
-// The workspace of a pass: each part begins at a page.
-struct Workspace {
-  int64_t next;
-
-  explicit Workspace(const void* begin) : next(int64_t(reinterpret_cast<intptr_t>(begin))) {}
-
-  template <typename T>
-  T* take(int64_t count) {
-    const int64_t begin = (next + kPage - 1) / kPage * kPage;
-    next = begin + count * int64_t(sizeof(T));
-    return reinterpret_cast<T*>(begin);
-  }
-
-  // Rows for products with these matrices; what none of them reads is not written, but has its place all the same.
-  Rows take_rows(int64_t num_rows, int64_t size, std::initializer_list<const Matrix*> readers) {
-    Rows rows{nullptr, nullptr, nullptr, nullptr, padded(size), num_rows, Rows::height_for(num_rows), false};
-    rows.values = take<uint16_t>(rows.groups() * rows.group_size());
-    rows.bytes = take<int8_t>(rows.groups() * rows.group_size());
-    rows.scales = take<Scale>(rows.groups() * rows.group_scales());
-    rows.sums = take<HalfSums>(rows.groups() * rows.group_scales());
-    rows.has_bytes = std::any_of(readers.begin(), readers.end(), [](const Matrix* matrix) { return matrix->kind != kBfloat16; });
-    return rows;
-  }
-
-  // Bytes of a workspace for what was taken, wherever it begins.
-  int64_t bytes() const { return next + kPage; }
-};
+// Bytes of a thread for the second form of a chunk of rows.
+int64_t cut_bytes(const Rows& rows) {
+  Workspace space(nullptr);
+  rows.from(0, std::min(chunk_of(rows), rows.num_rows)).take_cut(space);
+  return whole_pages(space.bytes());
+}
 
 struct Buffers {
   Rows normed, attended, gated;
+  uint8_t* cuts;  // [threads][cut size]
+  int64_t cut_size;
   uint16_t* queries;
   float *qkv, *results;
 };
 
-Buffers lay_out(Workspace& space, const Layer& layer, int64_t num_rows, int64_t num_items) {
+Buffers lay_out(Workspace& space, const Layer& layer, const Pass& pass, int64_t num_items) {
+  const int64_t num_rows = pass.num_rows;
   Buffers buffers;
   buffers.normed = space.take_rows(num_rows, layer.hidden_size, {&layer.query, &layer.key, &layer.value, &layer.gate, &layer.up});
   buffers.attended = space.take_rows(num_rows, layer.num_heads * layer.head_dim, {&layer.output});
   buffers.gated = space.take_rows(num_rows, layer.intermediate_size, {&layer.down});
+  buffers.cut_size = std::max({cut_bytes(buffers.normed), cut_bytes(buffers.attended), cut_bytes(buffers.gated)});
+  buffers.cuts = space.take<uint8_t>(pass.num_threads * buffers.cut_size);
   buffers.queries = space.take<uint16_t>(num_rows * layer.num_heads * layer.head_dim);
   buffers.qkv = space.take<float>(num_rows * (layer.num_heads + 2 * layer.num_kv_heads) * layer.head_dim);
   buffers.results = space.take<float>(num_items * kQueries * (layer.head_dim + 2));
@@ -221,6 +246,7 @@ void add_layer(Scratch& scratch, const Layer& layer, const Pass& pass, const Hea
   const int64_t result_size = kQueries * (dim + 2), num_heads = layer.num_heads + 2 * layer.num_kv_heads;
   const float scale = float(1.4426950408889634 / std::sqrt(double(dim)));  // exponents are of base 2
   TileShapes& shapes = scratch.shapes;
+  uint8_t* cuts = buffers.cuts + omp_get_thread_num() * buffers.cut_size;
   const size_t threads = size_t(omp_get_num_threads());
   Clock clock(pass.part_seconds);
 #pragma omp for nowait
@@ -229,9 +255,12 @@ void add_layer(Scratch& scratch, const Layer& layer, const Pass& pass, const Hea
   for (int64_t row = 0; row < rows; row++)
     norm_row(stream + row * hidden, layer.attention_norm, hidden, layer.norm_eps, buffers.normed, row);
   clock.end(kNorms);
-  product<false>(shapes, layer.query, buffers.normed, buffers.qkv, num_heads * dim);
-  product<false>(shapes, layer.key, buffers.normed, buffers.qkv + layer.query.out, num_heads * dim);
-  product<false>(shapes, layer.value, buffers.normed, buffers.qkv + layer.query.out + layer.key.out, num_heads * dim);
+  for_chunks(buffers.normed, cuts, [&](const Rows& chunk, int64_t first) {
+    float* to = buffers.qkv + first * num_heads * dim;
+    product<false>(shapes, layer.query, chunk, to, num_heads * dim);
+    product<false>(shapes, layer.key, chunk, to + layer.query.out, num_heads * dim);
+    product<false>(shapes, layer.value, chunk, to + layer.query.out + layer.key.out, num_heads * dim);
+  });
 #pragma omp barrier
   clock.end(kProjections);
   for (int64_t index = 0; index < pass.num_segments; index++) {
@@ -258,17 +287,23 @@ void add_layer(Scratch& scratch, const Layer& layer, const Pass& pass, const Hea
     }
   }
   clock.end(kAttending);
-  product<true>(shapes, layer.output, buffers.attended, stream, hidden);
+  for_chunks(buffers.attended, cuts, [&](const Rows& chunk, int64_t first) {
+    product<true>(shapes, layer.output, chunk, stream + first * hidden, hidden);
+  });
 #pragma omp barrier
   clock.end(kOutput);
 #pragma omp for
   for (int64_t row = 0; row < rows; row++)
     norm_row(stream + row * hidden, layer.mlp_norm, hidden, layer.norm_eps, buffers.normed, row);
   clock.end(kNorms);
-  gated_product(shapes, layer.gate, layer.up, buffers.normed, buffers.gated);
+  for_chunks(buffers.normed, cuts, [&](const Rows& chunk, int64_t first) {
+    gated_product(shapes, layer.gate, layer.up, chunk, buffers.gated, first);
+  });
 #pragma omp barrier
   clock.end(kGated);
-  product<true>(shapes, layer.down, buffers.gated, stream, hidden);
+  for_chunks(buffers.gated, cuts, [&](const Rows& chunk, int64_t first) {
+    product<true>(shapes, layer.down, chunk, stream + first * hidden, hidden);
+  });
 #pragma omp barrier
   clock.end(kDown);
 }
@@ -282,7 +317,7 @@ int outrider_enable() { return enable_tiles(); }
 // Bytes of workspace that a pass over this layer needs.
 int64_t outrider_workspace(const Layer* layer, const Pass* pass) {
   Workspace space(nullptr);
-  lay_out(space, *layer, pass->num_rows, int64_t(work_of(*pass, heads_of(*layer)).items.size()));
+  lay_out(space, *layer, *pass, int64_t(work_of(*pass, heads_of(*layer)).items.size()));
   return space.bytes();
 }
 
@@ -292,7 +327,7 @@ void outrider_layers(const Layer* layers, const Pass* pass, int64_t first, int64
   const Heads heads = heads_of(*layers);
   const Work work = work_of(*pass, heads);
   Workspace space(pass->workspace);
-  const Buffers buffers = lay_out(space, *layers, pass->num_rows, int64_t(work.items.size()));
+  const Buffers buffers = lay_out(space, *layers, *pass, int64_t(work.items.size()));
 #pragma omp parallel num_threads(int(pass->num_threads))
   {
     Scratch scratch;
@@ -301,22 +336,28 @@ void outrider_layers(const Layer* layers, const Pass* pass, int64_t first, int64
 }
 
 // Bytes of workspace that the head needs for so many rows.
-int64_t outrider_head_workspace(const Matrix* head, int64_t num_rows) {
+int64_t outrider_head_workspace(const Matrix* head, int64_t num_rows, int64_t num_threads) {
   Workspace space(nullptr);
-  space.take_rows(num_rows, head->in, {head});
+  const Rows fed = space.take_rows(num_rows, head->in, {head});
+  space.take<uint8_t>(num_threads * cut_bytes(fed));
   return space.bytes();
 }
 
 // logits[index] = head(norm(stream[rows[index]])), float32.
 void outrider_head(const Matrix* head, const float* norm, double eps, const float* stream, const int64_t* rows,
                    int64_t num_rows, int64_t num_threads, uint8_t* workspace, float* logits) {
-  const Rows fed = Workspace(workspace).take_rows(num_rows, head->in, {head});
+  Workspace space(workspace);
+  const Rows fed = space.take_rows(num_rows, head->in, {head});
+  const int64_t cut_size = cut_bytes(fed);
+  uint8_t* cuts = space.take<uint8_t>(num_threads * cut_size);
 #pragma omp parallel num_threads(int(num_threads))
   {
     TileShapes shapes;
 #pragma omp for
     for (int64_t row = 0; row < num_rows; row++) norm_row(stream + rows[row] * head->in, norm, head->in, eps, fed, row);
-    product<false>(shapes, *head, fed, logits, head->out);
+    for_chunks(fed, cuts + omp_get_thread_num() * cut_size, [&](const Rows& chunk, int64_t first) {
+      product<false>(shapes, *head, chunk, logits + first * head->out, head->out);
+    });
   }
 }
 
@@ -365,19 +406,19 @@ void outrider_race(const float* const* rows, const float* scales, const Cuts* cu
 int64_t outrider_packed_bytes(int64_t ggml_type, int64_t out, int64_t in) {
   const int64_t kind = kind_of(ggml_type);
   if (kind < 0 || in % block_inputs(kind)) return -1;
-  return (out + kPanel - 1) / kPanel * 2 * tile_bytes(kind, in);
+  return (out + kPanel - 1) / kPanel * 2 * held_bytes(held_kind(kind), in);
 }
 
 // Packs rows of blocks [out, row bytes] and gives the kind.
 int64_t outrider_pack(int64_t ggml_type, const uint8_t* blocks, int64_t out, int64_t in, int64_t num_threads, uint8_t* packed) {
   const int64_t kind = kind_of(ggml_type), tiles = (out + kPanel - 1) / kPanel * 2;
-  const int64_t size = tile_bytes(kind, in);
+  const int64_t size = held_bytes(held_kind(kind), in);
   const int64_t row_bytes = in / block_inputs(kind) * block_bytes(ggml_type);
 #pragma omp parallel for num_threads(int(num_threads))
   for (int64_t tile = 0; tile < tiles; tile++) {
     const int64_t first = tile * kTile, count = std::max<int64_t>(0, std::min<int64_t>(kTile, out - first));
-    pack_tile(ggml_type, blocks + first * row_bytes, count, in, packed + tile * size);
+    hold_tile(ggml_type, blocks + first * row_bytes, count, in, packed + tile * size);
   }
-  return kind;
+  return held_kind(kind);
 }
 }

@@ -101,7 +101,8 @@ class Library:
         self.layers = functions.outrider_layers
         self.layers.restype, self.layers.argtypes = None, (POINTER(Layer), POINTER(Pass), c_int64, c_int64, c_void_p)
         self.head_workspace_bytes = functions.outrider_head_workspace
-        self.head_workspace_bytes.restype, self.head_workspace_bytes.argtypes = c_int64, (POINTER(Matrix), c_int64)
+        self.head_workspace_bytes.restype = c_int64
+        self.head_workspace_bytes.argtypes = (POINTER(Matrix), c_int64, c_int64)
         self.head = functions.outrider_head
         self.head.restype = None
         self.head.argtypes = (

@@ -2,7 +2,7 @@
 //
 // Source: the block layouts of ggml, https://github.com/ggml-org/ggml (`ggml-common.h`).
 #pragma once
-#include "quantised.h"
+#include "blocks.h"
 
 enum GgmlType : int64_t { kQ4_0 = 2, kQ4_1 = 3, kQ5_0 = 6, kQ8_0 = 8, kQ4_K = 12, kQ6_K = 14 };
 

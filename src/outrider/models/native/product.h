@@ -32,23 +32,24 @@ struct Tile {
 };
 
 #ifdef __AMX_BF16__
-// The shapes of the eight tile registers of this thread: 0 to 3 results, 4 and 5 rows, 6 and 7 weights.
+// The shapes of the eight tile registers of this thread: 0 to 3 results and 4 and 5 rows, of as many rows as there are; 6 and 7
+// weights, of 16. All have 64 bytes a row.
 struct TileShapes {
-  int rows = -1, row_bytes = -1;
+  int rows = -1;
 
-  // so many rows of so many bytes, and the weights' rows of 64
-  void set(int new_rows, int new_row_bytes, int weight_rows) {
-    if (new_rows == rows && new_row_bytes == row_bytes) return;
-    rows = new_rows, row_bytes = new_row_bytes;
+  void set(int new_rows) {
+    if (new_rows == rows) return;
+    rows = new_rows;
     struct alignas(64) {
       uint8_t palette = 1, start_row = 0, reserved[14] = {};
       uint16_t row_bytes[16] = {};
       uint8_t rows[16] = {};
     } shapes;
     for (int tile = 0; tile < 8; tile++) {
-      shapes.row_bytes[tile] = uint16_t(tile == 4 || tile == 5 ? row_bytes : 64);
-      shapes.rows[tile] = uint8_t(tile < 6 ? rows : weight_rows);
+      shapes.row_bytes[tile] = 64;
+      shapes.rows[tile] = uint8_t(tile < 6 ? rows : 16);
     }
+    __asm__ volatile("" ::: "memory");  // what is loaded has been written
     _tile_loadconfig(&shapes);
   }
   ~TileShapes() {
@@ -88,7 +89,7 @@ static void multiply_tiles(const Rows& rows, const uint16_t* panel, int64_t step
 
 // One panel for the rows of a group.
 static inline void multiply(TileShapes& shapes, const Rows& rows, const uint16_t* panel, int64_t steps, Tile& result) {
-  shapes.set(int(rows.height), 2 * kStep, kStep / 2);
+  shapes.set(int(rows.height));
   for (int64_t first = 0; first < rows.num_rows; first += 32) {
     const Rows part = rows.from(first, rows.num_rows - first);
     if (part.num_rows > 16) multiply_tiles<true>(part, panel, steps, result.values[first]);

@@ -2,7 +2,7 @@
 //
 // For each step of 32 inputs the products of integers are summed, which is exact in whatever order, and then in float32,
 // step by step, total += factor of the row * (scale of the block * sum + minimum of the block * sum of the row's bytes).
-// Two ways make the sums, with the same bits: vectors of bytes for few rows, the matrix unit, where there is one, for more.
+// With a matrix unit, fixed.h takes this one's place.
 //
 // Invariant: a number of the result depends on its row and its output only. Loops over rows are folds of constants, so that
 // the rows' totals stay in registers.
@@ -10,8 +10,15 @@
 #include <algorithm>
 #include <utility>
 
-#include "blocks.h"
+#include "pack.h"
 #include "product.h"
+
+// How tiles of the kind are held; here as they come.
+static inline int64_t held_kind(int64_t kind) { return kind; }
+static inline int64_t held_bytes(int64_t kind, int64_t inputs) { return tile_bytes(kind, inputs); }
+static inline void hold_tile(int64_t type, const uint8_t* blocks, int64_t num_rows, int64_t in, uint8_t* to) {
+  pack_tile(type, blocks, num_rows, in, to);
+}
 
 template <int kCount>
 using Numbers = std::make_integer_sequence<int, kCount>;
@@ -89,11 +96,13 @@ OUTRIDER_INLINE void multiply_rows(Floats (&totals)[sizeof...(kRow)], const Scal
 // One tile for `kRows` rows from `row` on.
 template <int64_t kKind, int kRows>
 static void multiply_few(const Rows& rows, int64_t row, const Blocks<kKind>& tile, float* result) {
-  const int8_t* bytes = rows.bytes + rows.place(row, 0);
-  const Scale* scales = rows.scales + rows.scale_place(row, 0);
-  const HalfSums* sums = rows.sums + rows.scale_place(row, 0);
+  const Cut group = rows.cut.from(row / rows.height, rows.height, rows.steps());
+  const int64_t place = row % rows.height;
+  const int8_t* bytes = group.bytes + place * kStep;
+  const Scale* scales = group.scales + place;
+  const HalfSums* sums = group.sums + place;
   Floats totals[kRows] = {};
-  for (int64_t step = 0; step < rows.size / kStep; step++) {
+  for (int64_t step = 0; step < rows.steps(); step++) {
     tile.prefetch(step);
     Bits weights[8];
     expand<kKind>(tile.integers(step), weights);
@@ -105,25 +114,12 @@ static void multiply_few(const Rows& rows, int64_t row, const Blocks<kKind>& til
   for (int index = 0; index < kRows; index++) store(result + (row + index) * kPanel, totals[index]);
 }
 
-#ifdef __AMX_INT8__
-#include "quantised_amx.h"
-constexpr int64_t kFew = 4;  // most rows for which vectors are the faster way
-#else
-constexpr int64_t kFew = 1 << 20;
-#endif
-
 // One panel of two tiles for the rows of a group; `result` has a row a panel.
 template <int64_t kKind>
-static void multiply_blocks(TileShapes& shapes, const Rows& rows, const uint8_t* panel, Tile& result) {
+static void multiply_blocks(const Rows& rows, const uint8_t* panel, Tile& result) {
   for (int half = 0; half < 2; half++) {
     const Blocks<kKind> tile(panel + half * tile_bytes(kKind, rows.size));
     float* to = result.values[0] + half * kTile;
-#ifdef __AMX_INT8__
-    if (rows.num_rows > kFew) {
-      multiply_many<kKind>(shapes, rows, tile, to);
-      continue;
-    }
-#endif
     for (int64_t row = 0; row < rows.num_rows;) {  // a height is a power of two: no eight, four or two rows lie in two groups
       const int64_t left = rows.num_rows - row;
 #ifdef __AVX512VNNI__
@@ -139,11 +135,11 @@ static void multiply_blocks(TileShapes& shapes, const Rows& rows, const uint8_t*
   }
 }
 
-static inline void multiply_quantised(TileShapes& shapes, int64_t kind, const Rows& rows, const uint8_t* panel, Tile& result) {
+static inline void multiply_quantised(TileShapes&, int64_t kind, const Rows& rows, const uint8_t* panel, Tile& result) {
   switch (kind) {
-    case kInt4: return multiply_blocks<kInt4>(shapes, rows, panel, result);
-    case kInt4K: return multiply_blocks<kInt4K>(shapes, rows, panel, result);
-    case kInt8: return multiply_blocks<kInt8>(shapes, rows, panel, result);
-    default: return multiply_blocks<kInt6K>(shapes, rows, panel, result);
+    case kInt4: return multiply_blocks<kInt4>(rows, panel, result);
+    case kInt4K: return multiply_blocks<kInt4K>(rows, panel, result);
+    case kInt8: return multiply_blocks<kInt8>(rows, panel, result);
+    default: return multiply_blocks<kInt6K>(rows, panel, result);
   }
 }

@@ -143,7 +143,8 @@ class _NativeRun:
         """[M] rows of the pass -> [M, H] float32 logits."""
         stack, wanted, started = self._stack, np.ascontiguousarray(rows), time.perf_counter()
         logits = stack.results.floats(len(rows), stack.head_size)
-        workspace = stack.workspace(stack.library.head_workspace_bytes(stack.head.structure, len(rows)))
+        threads = torch.get_num_threads()
+        workspace = stack.workspace(stack.library.head_workspace_bytes(stack.head.structure, len(rows), threads))
         stack.library.head(
             stack.head.structure,
             stack.norm.data_ptr(),
@@ -151,7 +152,7 @@ class _NativeRun:
             self.stream.data_ptr(),
             wanted.ctypes.data,
             len(rows),
-            torch.get_num_threads(),
+            threads,
             workspace,
             logits.data_ptr(),
         )

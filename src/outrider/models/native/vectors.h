@@ -15,7 +15,8 @@ typedef uint16_t Halves __attribute__((vector_size(32), aligned(2), may_alias));
 constexpr int kLanes = 16;
 
 // For what must disappear into its caller, so that arrays indexed by constants become registers.
-#define OUTRIDER_INLINE __attribute__((always_inline)) static inline
+#define OUTRIDER_INLINE_MEMBER __attribute__((always_inline)) inline
+#define OUTRIDER_INLINE static OUTRIDER_INLINE_MEMBER
 
 static inline Floats load(const float* from) { return *reinterpret_cast<const Floats*>(from); }
 static inline void store(float* to, Floats values) { *reinterpret_cast<Floats*>(to) = values; }
@@ -32,7 +33,11 @@ static inline Bits bfloat16_bits(Floats values) {
 }
 
 static inline void to_bfloat16(uint16_t* to, Floats values) {
+#ifdef __AVX512BF16__
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), (__m256i)_mm512_cvtneps_pbh((__m512)values));
+#else
   *reinterpret_cast<Halves*>(to) = __builtin_convertvector(bfloat16_bits(values), Halves);
+#endif
 }
 
 static inline uint16_t to_bfloat16(float value) {

@@ -1,0 +1,302 @@
+// Products of rows with matrices in the blocks of a GGUF file by the matrix unit: weights as bytes, rows as fixed-point numbers.
+//
+// A weight is unit * w + minimum, with one unit for an output and a byte w, and a number of a row two bytes (cut_fixed.h). Two
+// sums of products of bytes over all inputs, each exact, make a result: nothing is scaled between two steps, so 16 rows cost
+// little more than one. Blocks of more than four bits are held as such bytes, rounded to nearest, with -128 units for a minimum.
+// Those of four bits stay so and are widened on the way, w = q * S / 16 rounded down, where S, a byte, is the block's scale; its
+// minimum takes up the mean of what is lost. Minimum * sum of the row's integers is added in float32, step by step.
+//
+// A held tile of 16 outputs is their units [16] float, and a record for each pair of steps, as many inputs as a tile register
+// takes; half a pair that is not there is zeros. A record is
+//   kInt4   S [step][16] byte · minimum in units [step][16] half · [step][4][64] pairs of nibbles
+//   kInt8   [step][8][64] bytes
+// in the order of blocks.h, but that of the inputs of nibbles each two have changed places.
+//
+// One row is multiplied by vectors, more by the matrix unit, with the same bits.
+//
+// Invariant: a number of the result depends on its row and its output only.
+#pragma once
+#include <algorithm>
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "pack.h"
+#include "product.h"
+
+static inline int64_t held_kind(int64_t kind) { return kind == kInt4 || kind == kInt4K ? kInt4 : kInt8; }
+
+constexpr int64_t kMinima = 2 * kTile, kNibbles = 3 * kMinima, kNibblePair = kNibbles + 512;  // bytes within a record
+constexpr int64_t kBytePair = 1024;
+
+static constexpr int64_t pair_bytes(int64_t held) { return held == kInt4 ? kNibblePair : kBytePair; }
+
+static inline int64_t held_bytes(int64_t held, int64_t inputs) {
+  return (kLine + Cut::pairs(inputs / kStep) * pair_bytes(held) + kLine - 1) / kLine * kLine;
+}
+
+// The weights of a pair of steps as the matrix unit reads them.
+struct alignas(64) Plane {
+  Bits parts[16];
+};
+
+constexpr int kRing = 4, kEarly = 2;  // planes in a ring, and pairs from expanding to multiplying
+constexpr int kManyPairs = 32;        // that are expanded at once for many rows
+
+template <int64_t kHeld>
+class Held {
+ public:
+  explicit Held(const uint8_t* tile) : tile_(tile) {}
+
+  Floats units() const { return load(reinterpret_cast<const float*>(tile_)); }
+  Floats minimum(int64_t pair, int64_t step) const { return halves(record(pair) + kMinima + 32 * step); }
+  const Plane& bytes(int64_t pair) const { return *reinterpret_cast<const Plane*>(record(pair)); }  // of kInt8
+
+  // What lies some pages behind a pair is fetched.
+  OUTRIDER_INLINE_MEMBER void prefetch(int64_t pair) const {
+    const char* from = reinterpret_cast<const char*>(record(pair));
+    for (int64_t line = 0; line < pair_bytes(kHeld); line += kLine) {
+      _mm_prefetch(from + 8192 + line, _MM_HINT_T1);
+      _mm_prefetch(from + 2048 + line, _MM_HINT_T0);
+    }
+  }
+
+  // The plane of a pair, of kInt4.
+  OUTRIDER_INLINE_MEMBER void expand(int64_t pair, Plane& plane) const {
+    const uint8_t* from = record(pair);
+    expand_step(from, from + kNibbles, plane.parts);
+    expand_step(from + kTile, from + kNibbles + 256, plane.parts + 8);
+  }
+
+ private:
+  const uint8_t* tile_;
+
+  const uint8_t* record(int64_t pair) const { return tile_ + kLine + pair * pair_bytes(kHeld); }
+
+  // Two products of a nibble and S at once in each half of a lane, their upper bytes put side by side.
+  OUTRIDER_INLINE_MEMBER static void expand_step(const uint8_t* scales, const uint8_t* nibbles, Bits* to) {
+    const __m512i wide = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(scales)));
+    const __m512i scale = _mm512_or_si512(wide, _mm512_slli_epi32(wide, 16)), shifted = _mm512_slli_epi16(scale, 4);
+    const auto both = [](__m512i upper, __m512i lower) {  // the upper byte of one, the lower of the other
+      return (Bits)_mm512_ternarylogic_epi32(upper, lower, _mm512_set1_epi16(short(0xff00)), 0xe4);
+    };
+#pragma GCC unroll 4
+    for (int part = 0; part < 4; part++) {
+      const __m512i four = _mm512_loadu_si512(nibbles + 64 * part);
+      const auto nibble = [&](int mask) { return _mm512_and_si512(four, _mm512_set1_epi16(short(mask))); };
+      to[part] = both(_mm512_mullo_epi16(nibble(0x000f), shifted), _mm512_mulhi_epu16(nibble(0x0f00), shifted));
+      to[part + 4] = both(_mm512_mullo_epi16(nibble(0x00f0), scale), _mm512_mulhi_epu16(nibble(0xf000), scale));
+    }
+  }
+};
+
+// The sums of a group of rows: of the rows' high bytes and of their low ones, and of the minima.
+struct alignas(64) Sums {
+  int32_t high[16][16], low[16][16];
+  Floats minima[16];
+};
+
+// Adds minimum * sum of the row's integers, of a pair.
+template <int... kRow>
+OUTRIDER_INLINE void add_minima(Floats* minima, const Held<kInt4>& tile, int64_t pair, const float* sums,
+                                std::integer_sequence<int, kRow...>) {
+  constexpr int kRows = sizeof...(kRow);
+  const Floats first = tile.minimum(pair, 0), last = tile.minimum(pair, 1);
+  ((minima[kRow] = fused(last, all(sums[kRows + kRow]), fused(first, all(sums[kRow]), minima[kRow]))), ...);
+}
+
+template <int... kRow>
+OUTRIDER_INLINE void copy_sums(Floats* to, const Floats* from, std::integer_sequence<int, kRow...>) {
+  ((to[kRow] = from[kRow]), ...);
+}
+
+// The results of a group of rows.
+template <int64_t kHeld, int... kRow>
+OUTRIDER_INLINE void put_results(const Sums& sums, const Floats* minima, Floats units, const Cut& cut, float* result,
+                                 std::integer_sequence<int, kRow...>) {
+  const auto put = [&](int row) {
+    const auto floats = [](const int32_t* from) { return __builtin_convertvector(*reinterpret_cast<const Ints*>(from), Floats); };
+    const Floats total = fused(all(256), floats(sums.high[row]), floats(sums.low[row]));
+    const Floats minimum = kHeld == kInt4 ? minima[row] : all(-128 * cut.totals[row]);
+    store(result + row * kPanel, (total + minimum) * units * cut.factors[row]);
+  };
+  (put(kRow), ...);
+}
+
+// Adds pairs [first, last) to the sums of `kRows` rows, which begin at zero before pair 0, and puts the results behind the last
+// pair. With `kExpand` the planes of kInt4 are a ring; else those of the pairs from `first` on are there.
+template <int64_t kHeld, int kRows, bool kExpand>
+static void add_pairs(const Rows& rows, const Held<kHeld>& tile, int64_t first, int64_t last, Plane* planes, Sums& sums,
+                      float* result) {
+  constexpr int64_t kPlane = kRows * Cut::kPair;
+  constexpr bool kWiden = kExpand && kHeld == kInt4;
+  constexpr auto kAll = std::make_integer_sequence<int, kRows>();
+  Floats minima[kRows] = {};
+  if (first) {
+    copy_sums(minima, sums.minima, kAll);
+    _tile_loadd(0, sums.high, 64);
+    _tile_loadd(1, sums.low, 64);
+  } else {
+    _tile_zero(0);
+    _tile_zero(1);
+  }
+  if (kWiden)
+    for (int64_t pair = first; pair < std::min(first + kEarly, last); pair++) tile.expand(pair, planes[pair % kRing]);
+  const int8_t* from = rows.cut.bytes + first * 2 * kPlane;
+  const float* row_sums = rows.cut.sums + first * 2 * kRows;
+  for (int64_t pair = first; pair < last; pair++, from += 2 * kPlane, row_sums += 2 * kRows) {
+    if (kExpand) tile.prefetch(pair);
+    if (kWiden && pair + kEarly < last) tile.expand(pair + kEarly, planes[(pair + kEarly) % kRing]);
+    __asm__ volatile("" ::: "memory");  // what tiles read has been written
+    _tile_loadd(4, from, Cut::kPair);
+    _tile_loadd(5, from + kPlane, Cut::kPair);
+    _tile_loadd(6, kHeld == kInt8 ? &tile.bytes(pair) : planes + (kExpand ? pair % kRing : pair - first), 64);
+    _tile_dpbsud(0, 4, 6);
+    _tile_dpbsud(1, 5, 6);
+    if constexpr (kHeld == kInt4) add_minima(minima, tile, pair, row_sums, kAll);
+  }
+  _tile_stored(0, sums.high, 64);
+  _tile_stored(1, sums.low, 64);
+  if (last == Cut::pairs(rows.steps())) put_results<kHeld>(sums, minima, tile.units(), rows.cut, result, kAll);
+  else copy_sums(sums.minima, minima, kAll);
+}
+
+// One row's result, by vectors.
+template <int64_t kHeld>
+static void multiply_row(const Rows& rows, const Held<kHeld>& tile, Sums& sums, float* result) {
+  typedef int32_t Four __attribute__((aligned(1), may_alias));
+  constexpr std::integer_sequence<int, 0> kRow;
+  const Four* from = reinterpret_cast<const Four*>(rows.cut.bytes);
+  __m512i high[2] = {}, low[2] = {};  // two sums of each, so that none waits for itself
+  Floats minimum[1] = {};
+  for (int64_t pair = 0; pair < Cut::pairs(rows.steps()); pair++, from += 32) {
+    tile.prefetch(pair);
+    Plane plane;
+    if (kHeld == kInt4) tile.expand(pair, plane);
+    const Plane& weights = kHeld == kInt4 ? plane : tile.bytes(pair);
+#pragma GCC unroll 16
+    for (int part = 0; part < 16; part++) {
+      const __m512i bytes = (__m512i)weights.parts[part];
+      high[part % 2] = _mm512_dpbusd_epi32(high[part % 2], bytes, _mm512_set1_epi32(from[part]));
+      low[part % 2] = _mm512_dpbusd_epi32(low[part % 2], bytes, _mm512_set1_epi32(from[16 + part]));
+    }
+    if constexpr (kHeld == kInt4) add_minima(minimum, tile, pair, rows.cut.sums + 2 * pair, kRow);
+  }
+  _mm512_store_si512(sums.high, _mm512_add_epi32(high[0], high[1]));
+  _mm512_store_si512(sums.low, _mm512_add_epi32(low[0], low[1]));
+  put_results<kHeld>(sums, minimum, tile.units(), rows.cut, result, kRow);
+}
+
+// One tile for the rows of a group; `result` has a stride of a panel. All rows of a tile of rows are read; those that are not
+// there give numbers that mean nothing.
+template <int64_t kHeld>
+static void multiply_tile(const Rows& rows, const Held<kHeld>& tile, float* result) {
+  const int64_t pairs = Cut::pairs(rows.steps());
+  Plane planes[kManyPairs];
+  Sums sums[kGroup / 16];
+  if (rows.num_rows <= 16) {
+    switch (rows.height) {
+      case 1: return multiply_row(rows, tile, *sums, result);
+      case 2: return add_pairs<kHeld, 2, true>(rows, tile, 0, pairs, planes, *sums, result);
+      case 4: return add_pairs<kHeld, 4, true>(rows, tile, 0, pairs, planes, *sums, result);
+      case 8: return add_pairs<kHeld, 8, true>(rows, tile, 0, pairs, planes, *sums, result);
+      default: return add_pairs<kHeld, 16, true>(rows, tile, 0, pairs, planes, *sums, result);
+    }
+  }
+  for (int64_t first = 0; first < pairs; first += kManyPairs) {
+    const int64_t last = std::min<int64_t>(first + kManyPairs, pairs);
+    for (int64_t pair = first; pair < last; pair++) {
+      tile.prefetch(pair);
+      if (kHeld == kInt4) tile.expand(pair, planes[pair - first]);
+    }
+    for (int64_t group = 0; group < rows.groups(); group++)
+      add_pairs<kHeld, 16, false>(rows.from(16 * group, 16), tile, first, last, planes, sums[group], result + 16 * group * kPanel);
+  }
+}
+
+template <int64_t kHeld>
+static void multiply_held(const Rows& rows, const uint8_t* panel, Tile& result) {
+  for (int half = 0; half < 2; half++)
+    multiply_tile(rows, Held<kHeld>(panel + half * held_bytes(kHeld, rows.size)), result.values[0] + half * kTile);
+}
+
+// One panel of two tiles for the rows of a group; `result` has a row a panel.
+static inline void multiply_quantised(TileShapes& shapes, int64_t held, const Rows& rows, const uint8_t* panel, Tile& result) {
+  shapes.set(int(rows.height));
+  if (held == kInt4) multiply_held<kInt4>(rows, panel, result);
+  else multiply_held<kInt8>(rows, panel, result);
+}
+
+// The byte of a tile's parts that belongs to an input of a step.
+static inline int64_t byte_place(int64_t input, int64_t output) { return input / 4 * 64 + output * 4 + input % 4; }
+
+// From a tile of blocks to the form that is held. A number of a block that is not finite makes the unit, and so each result of
+// the output, NaN.
+template <int64_t kKind>
+static void hold(const uint8_t* blocks, int64_t in, uint8_t* to) {
+  const Blocks<kKind> tile(blocks);
+  const int64_t steps = in / kStep;
+  const auto bytes_of = [&](int64_t step, uint8_t* bytes) { expand<kKind>(tile.integers(step), reinterpret_cast<Bits*>(bytes)); };
+  const auto record = [&](int64_t step) { return to + kLine + step / 2 * pair_bytes(held_kind(kKind)); };
+  float units[kTile] = {};
+  alignas(64) uint8_t bytes[kTile * kStep];
+  for (int64_t step = 0; step < steps; step++) {
+    const Factors factors = tile.factors(step);
+    bytes_of(step, bytes);
+    for (int output = 0; output < kTile; output++) {
+      const float scale = factors.low[output], other = factors.high[output];
+      float wanted = 0;
+      if (has_minimum<kKind>()) {
+        wanted = std::max(std::fabs(scale) * 16 / 255, std::fabs(other) / 60000);  // a half is below 65504
+      } else {
+        for (int input = 0; input < kStep; input++) {
+          const int number = kKind == kInt6K ? bytes[byte_place(input, output)] - 32 : int8_t(bytes[byte_place(input, output)]);
+          wanted = std::max(wanted, std::fabs(float(number) * (kKind == kInt6K && input >= 16 ? other : scale)) / 127);
+        }
+      }
+      units[output] = std::max(units[output], wanted) + ((scale + other) * 0 + units[output] * 0);
+    }
+  }
+  memcpy(to, units, sizeof units);
+  for (int64_t step = 0; step < steps; step++) {
+    const Factors factors = tile.factors(step);
+    bytes_of(step, bytes);
+    for (int output = 0; output < kTile; output++) {
+      if (!(units[output] > 0)) continue;
+      const float scale = factors.low[output] / units[output], other = factors.high[output] / units[output];
+      if constexpr (!has_minimum<kKind>()) {
+        for (int input = 0; input < kStep; input++) {
+          const int64_t place = byte_place(input, output);
+          const int number = kKind == kInt6K ? bytes[place] - 32 : int8_t(bytes[place]);
+          record(step)[step % 2 * 512 + place] = uint8_t(128 + std::lrint(float(number) * (kKind == kInt6K && input >= 16 ? other : scale)));
+        }
+      } else {
+        const int factor = int(std::lrint(std::fabs(scale) * 16));
+        uint8_t* nibbles = record(step) + kNibbles + step % 2 * 256;
+        float lost = 0;
+        for (int input = 0; input < kStep; input++) {
+          const int number = bytes[byte_place(input, output)], held = scale < 0 ? 15 - number : number;  // counted from the other end
+          const int64_t place = byte_place(input % 16, output) ^ 1;
+          nibbles[place] = uint8_t(nibbles[place] | held << (input < 16 ? 0 : 4));
+          lost += scale * float(number) - float(held * factor / 16);
+        }
+        record(step)[step % 2 * kTile + output] = uint8_t(factor);
+        const uint16_t half = _cvtss_sh(other + lost / kStep, 0);
+        memcpy(record(step) + kMinima + step % 2 * 32 + 2 * output, &half, 2);
+      }
+    }
+  }
+}
+
+// Rows of blocks [out, row bytes] become a held tile.
+static inline void hold_tile(int64_t type, const uint8_t* blocks, int64_t num_rows, int64_t in, uint8_t* to) {
+  std::vector<uint8_t> tile(size_t(tile_bytes(kind_of(type), in)));
+  pack_tile(type, blocks, num_rows, in, tile.data());
+  memset(to, 0, size_t(held_bytes(held_kind(kind_of(type)), in)));
+  switch (kind_of(type)) {
+    case kInt4: return hold<kInt4>(tile.data(), in, to);
+    case kInt4K: return hold<kInt4K>(tile.data(), in, to);
+    case kInt8: return hold<kInt8>(tile.data(), in, to);
+    default: return hold<kInt6K>(tile.data(), in, to);
+  }
+}
