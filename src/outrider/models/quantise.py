@@ -1,8 +1,8 @@
 """Weights cut to four or eight bits, in the blocks of 32 numbers that the native layer reads.
 
 int8 is ggml's Q8_0: a scale for each block. int4 is its Q4_1: a scale and a minimum; the head, which loses most, takes
-int8 then too. This module knows matrices; it knows no file and no loss. Invariant: what a source says of shapes and names does not change, the embedding's rows
-stay as they are, and each matrix is cut a few rows at a time.
+int8 then too. This module knows matrices; it knows no file and no loss. Invariant: what a source says of shapes and
+names does not change, the embedding's rows stay as they are, and each matrix is cut a few rows at a time.
 
 Source:
     The rounding follows `quantize_row_q8_0_ref` and `quantize_row_q4_1_ref` of ggml,

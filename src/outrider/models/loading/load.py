@@ -91,7 +91,8 @@ def load_model(
     Args:
         name: a model folder, a `.gguf` file, a built-in name (`smollm2`) or a hub name (`organisation/repository`).
         dtype: type of the weights in memory; "auto" keeps the blocks of a GGUF file where the native layer reads them
-            and multiplies integers (docs/performance.md says what that rounds), and otherwise takes bfloat16 where the device multiplies it natively.
+            and multiplies integers (docs/performance.md says what that rounds), and otherwise takes bfloat16 where the
+            device multiplies it natively.
         device: where to run; "auto" takes a GPU if there is one.
         implementation: "decoder" for our own decoder, "transformers" for the library's model; "auto" takes our own
             wherever it knows the family.
