@@ -89,6 +89,31 @@ static Work work_of(const Pass& pass, const Heads& heads) {
   return work;
 }
 
+// Fetches what the next item will read, a few cache lines at a time: as many at once as a core can wait for would hold up the
+// work on this one.
+class Ahead {
+ public:
+  // so many numbers each of keys and of values, in so many calls of `fetch`
+  void begin(const uint16_t* keys, const uint16_t* values, int64_t count, int64_t calls) {
+    at_ = keys, end_ = keys + count, then_ = values, then_end_ = values + count;
+    lines_ = (2 * count / kLineNumbers + calls - 1) / calls;
+  }
+  void fetch() {
+    for (int64_t line = 0; line < lines_; line++, at_ += kLineNumbers) {
+      if (at_ >= end_) {
+        if (then_ == then_end_) return;
+        at_ = then_, end_ = then_ = then_end_;
+      }
+      __builtin_prefetch(at_, 0, 2);
+    }
+  }
+
+ private:
+  static constexpr int64_t kLineNumbers = 32;
+  const uint16_t *at_, *end_, *then_, *then_end_;
+  int64_t lines_ = 0;
+};
+
 // A thread's buffers for one item.
 struct Scratch {
   alignas(64) float scores[kQueries][kSpan];                  // then their exponentials
@@ -98,6 +123,7 @@ struct Scratch {
   alignas(64) float sums[kQueries][256];                       // weighted values
   std::vector<uint16_t> line_keys, line_values;                // the own keys and values of a path, in its order
   TileShapes shapes;
+  Ahead ahead;
 };
 
 // products[key][query] = key . query for 16 keys that lie one behind the other.
@@ -156,18 +182,12 @@ static inline void transpose(const float (*from)[16], float (*to)[16]) {
 #endif
 }
 
-// Has rows of a cache on their way before they are read, or `written`.
-static inline void fetch(const uint16_t* rows, int64_t count, bool written = false) {
-  for (int64_t place = 0; place < count; place += 32)
-    written ? __builtin_prefetch(rows + place, 1) : __builtin_prefetch(rows + place, 0, 2);
-}
-
-// Scores of `count` keys (a multiple of 16) from `first` on, for the queries of `member` (a bit each); `values` are fetched.
-static void score_keys(Scratch& scratch, const uint16_t* keys, const uint16_t* values, int64_t head_dim, int64_t first,
-                       int64_t count, int64_t num_queries, uint32_t member) {
+// Scores of `count` keys (a multiple of 16) from `first` on, for the queries of `member` (a bit each).
+static void score_keys(Scratch& scratch, const uint16_t* keys, int64_t head_dim, int64_t first, int64_t count, int64_t num_queries,
+                       uint32_t member) {
   alignas(64) float products[16][16], turned[16][16];
   for (int64_t key = 0; key < count; key += 16) {
-    fetch(values + key * head_dim, 16 * head_dim);
+    scratch.ahead.fetch();
     multiply_keys(scratch.queries, keys + key * head_dim, head_dim, products);
     transpose(products, turned);
     for (int64_t query = 0; query < num_queries; query++)
@@ -189,10 +209,12 @@ static inline void interleave(uint16_t* to, const uint16_t* first, const uint16_
 // sums += weights of a block's 32 keys times their values.
 static inline void add_values(Scratch& scratch, const uint16_t* values, int64_t head_dim, int64_t num_queries) {
 #ifdef __AMX_BF16__
-  for (int64_t part = 0; part < head_dim / 16; part++)
+  for (int64_t part = 0; part < head_dim / 16; part++) {
+    scratch.ahead.fetch();
     for (int pair = 0; pair < 16; pair++)
       interleave(scratch.values + (part * 16 + pair) * 32, values + 2 * pair * head_dim + part * 16,
                  values + (2 * pair + 1) * head_dim + part * 16);
+  }
   _tile_loadd(4, scratch.weights, 64);
   for (int64_t part = 0; part < head_dim / 16; part++) {
     _tile_loadd(0, scratch.sums[0] + part * 16, sizeof scratch.sums[0]);
@@ -202,6 +224,7 @@ static inline void add_values(Scratch& scratch, const uint16_t* values, int64_t 
   }
   (void)num_queries;
 #else
+  for (int64_t part = 0; part < head_dim / 16; part++) scratch.ahead.fetch();
   for (int64_t query = 0; query < num_queries; query++)
     for (int key = 0; key < kBlock; key++) {
       const float weight = from_bits(scratch.weights[query * kBlock + key]);
@@ -295,14 +318,13 @@ static inline void lay_out_weights(Scratch& scratch, int64_t key, int64_t num_qu
   }
 }
 
-// One item: `result` takes [16][head dim] weighted values, then 16 maxima, then 16 sums. The keys of `next` are fetched.
+// One item: `result` takes [16][head dim] weighted values, then 16 maxima, then 16 sums. What `next` reads is fetched.
 static void attend(Scratch& scratch, const Pass& pass, const Heads& heads, const Item& item, const Item& next, int64_t layer,
                    const uint16_t* queries, float scale, float* result) {
   const Segment& segment = *item.segment;
   const int64_t head_dim = heads.head_dim, span = item.span * kSpan, num_queries = item.num_queries;
   const uint16_t* keys = held(segment, heads, layer, 0, item.head);
   const uint16_t* values = held(segment, heads, layer, 1, item.head);
-  const uint16_t* next_keys = held(*next.segment, heads, layer, 0, next.head) + next.span * kSpan * head_dim;
 #ifdef __AMX_BF16__
   scratch.shapes.set(16);
 #endif
@@ -322,22 +344,27 @@ static void attend(Scratch& scratch, const Pass& pass, const Heads& heads, const
   const int64_t shared = in_blocks(fork - span), own = in_blocks(end - fork);
   constexpr uint32_t kAll = ~0u;
 
-  score_keys(scratch, keys + span * head_dim, values + span * head_dim, head_dim, 0, shared, num_queries, kAll);
+  const Segment& after = *next.segment;
+  const int64_t next_span = next.span * kSpan, next_count = std::min<int64_t>(kSpan, after.num_cached + after.num_rows - next_span);
+  const int64_t calls = (shared + own) / 16 + num_queries + (shared + own) / kBlock * (head_dim / 16);
+  scratch.ahead.begin(held(after, heads, layer, 0, next.head) + next_span * head_dim,
+                      held(after, heads, layer, 1, next.head) + next_span * head_dim, &next == &item ? 0 : next_count * head_dim, calls);
+  score_keys(scratch, keys + span * head_dim, head_dim, 0, shared, num_queries, kAll);
   for (int index = 0; own > 0 && index < lines.count; index++) {
     const uint16_t* from = keys + fork * head_dim;
     if (lines.line[index] >= 0) {
       copy_line(scratch.line_keys, keys, pass, segment, lines.line[index], fork, fork + own, head_dim);
       from = scratch.line_keys.data();
     }
-    score_keys(scratch, from, values + fork * head_dim, head_dim, shared, own, num_queries, lines.member[index]);
+    score_keys(scratch, from, head_dim, shared, own, num_queries, lines.member[index]);
   }
   float* tops = result + kQueries * head_dim;
   for (int64_t query = 0; query < num_queries; query++) {
     weigh(scratch.scores[query], span, shared + own, position[query], scale, tops + query, tops + kQueries + query);
     memset(scratch.sums[query], 0, size_t(head_dim) * 4);
+    scratch.ahead.fetch();
   }
   for (int64_t key = 0; key < shared; key += kBlock) {
-    fetch(next_keys + key * head_dim, kBlock * head_dim);
     lay_out_weights(scratch, key, num_queries, kAll);
     add_values(scratch, values + (span + key) * head_dim, head_dim, num_queries);
   }

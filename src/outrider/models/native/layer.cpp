@@ -218,7 +218,8 @@ void place_head(const Layer& layer, const Heads& heads, const Pass& pass, const 
 void fetch_places(const Heads& heads, const Segment& segment, int64_t number) {
   for (int64_t head = 0; head < heads.num_kv_heads && segment.num_rows <= kQueries; head++)
     for (int64_t kind = 0; kind < 2; kind++)
-      fetch(held(segment, heads, number, kind, head) + segment.num_cached * heads.head_dim, segment.num_rows * heads.head_dim, true);
+      for (int64_t place = 0; place < segment.num_rows * heads.head_dim; place += 32)
+        __builtin_prefetch(held(segment, heads, number, kind, head) + segment.num_cached * heads.head_dim + place, 1);
 }
 
 // Adds the time since the last call to a part, on one thread and where somebody asks for it.
