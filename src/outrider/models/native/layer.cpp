@@ -158,11 +158,14 @@ void turn_head(const float* head, const float* weight, const float* rotation, in
     for (int64_t index = 0; index < size; index += kLanes) squares += load(head + index) * load(head + index);
     scale = 1.0f / std::sqrt(sum(squares) / float(size) + float(eps));
   }
-  for (int64_t pair = 0; pair < size; pair += 2) {
-    const float one = weight ? head[pair] * scale * weight[pair] : head[pair];
-    const float other = weight ? head[pair + 1] * scale * weight[pair + 1] : head[pair + 1];
-    to[pair] = to_bfloat16(one * rotation[pair] - other * rotation[pair + 1]);
-    to[pair + 1] = to_bfloat16(one * rotation[pair + 1] + other * rotation[pair]);
+  const Ints other = {1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14};
+  const Ints even = {0, 0, 2, 2, 4, 4, 6, 6, 8, 8, 10, 10, 12, 12, 14, 14}, odd = even + 1;
+  const Floats sign = {-1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1};
+  for (int64_t index = 0; index < size; index += kLanes) {
+    const Floats numbers = weight ? load(head + index) * scale * load(weight + index) : load(head + index);
+    const Floats turn = load(rotation + index);  // cosine and sine of each pair
+    const Floats crossed = __builtin_shuffle(numbers, other) * (__builtin_shuffle(turn, odd) * sign);
+    to_bfloat16(to + index, fused(numbers, __builtin_shuffle(turn, even), crossed));
   }
 }
 
