@@ -17,7 +17,6 @@
 // Invariant: a number of the result depends on its row and its output only.
 #pragma once
 #include <algorithm>
-#include <cmath>
 #include <utility>
 #include <vector>
 
@@ -227,63 +226,66 @@ static inline void multiply_quantised(TileShapes& shapes, int64_t held, const Ro
   else multiply_held<kInt8>(rows, panel, result);
 }
 
-// The byte of a tile's parts that belongs to an input of a step.
-static inline int64_t byte_place(int64_t input, int64_t output) { return input / 4 * 64 + output * 4 + input % 4; }
+// Input `place` of a part of sixteen outputs, as a number.
+template <int64_t kKind>
+static Floats number_at(Bits part, int place) {
+  const Ints number = (Ints)(part << (24 - 8 * place)) >> 24;
+  return __builtin_convertvector(kKind == kInt6K ? number - 32 : number, Floats);
+}
+
+static Floats size_of(Floats values) { return (Floats)((Ints)values & 0x7fffffff); }
+static Floats larger(Floats one, Floats other) { return select(one > other, one, other); }  // the other, if that is NaN
 
 // From a tile of blocks to the form that is held. A number of a block that is not finite makes the unit, and so each result of
 // the output, NaN.
 template <int64_t kKind>
 static void hold(const uint8_t* blocks, int64_t in, uint8_t* to) {
   const Blocks<kKind> tile(blocks);
-  const int64_t steps = in / kStep;
-  const auto bytes_of = [&](int64_t step, uint8_t* bytes) { expand<kKind>(tile.integers(step), reinterpret_cast<Bits*>(bytes)); };
-  const auto record = [&](int64_t step) { return to + kLine + step / 2 * pair_bytes(held_kind(kKind)); };
-  float units[kTile] = {};
-  alignas(64) uint8_t bytes[kTile * kStep];
-  for (int64_t step = 0; step < steps; step++) {
+  Bits parts[8];
+  const auto scale_of = [](const Factors& factors, int part) { return kKind == kInt6K && part >= 4 ? factors.high : factors.low; };
+  Floats units = {};
+  for (int64_t step = 0; step < in / kStep; step++) {
     const Factors factors = tile.factors(step);
-    bytes_of(step, bytes);
-    for (int output = 0; output < kTile; output++) {
-      const float scale = factors.low[output], other = factors.high[output];
-      float wanted = 0;
-      if (has_minimum<kKind>()) {
-        wanted = std::max(std::fabs(scale) * 16 / 255, std::fabs(other) / 60000);  // a half is below 65504
-      } else {
-        for (int input = 0; input < kStep; input++) {
-          const int number = kKind == kInt6K ? bytes[byte_place(input, output)] - 32 : int8_t(bytes[byte_place(input, output)]);
-          wanted = std::max(wanted, std::fabs(float(number) * (kKind == kInt6K && input >= 16 ? other : scale)) / 127);
-        }
-      }
-      units[output] = std::max(units[output], wanted) + ((scale + other) * 0 + units[output] * 0);
+    if (has_minimum<kKind>()) {
+      units = larger(size_of(factors.low) * (16.0f / 255), units);
+      units = larger(size_of(factors.high) / 60000.0f, units);  // what a half holds
+    } else {
+      expand<kKind>(tile.integers(step), parts);
+      for (int part = 0; part < 8; part++)
+        for (int place = 0; place < 4; place++)
+          units = larger(size_of(number_at<kKind>(parts[part], place) * scale_of(factors, part)) / 127.0f, units);
     }
+    units += (factors.low + factors.high) * 0.0f;
   }
-  memcpy(to, units, sizeof units);
-  for (int64_t step = 0; step < steps; step++) {
+  store(reinterpret_cast<float*>(to), units);
+  const Floats inverse = select(units > 0.0f, all(1) / units, Floats{});
+  for (int64_t step = 0; step < in / kStep; step++) {
     const Factors factors = tile.factors(step);
-    bytes_of(step, bytes);
-    for (int output = 0; output < kTile; output++) {
-      if (!(units[output] > 0)) continue;
-      const float scale = factors.low[output] / units[output], other = factors.high[output] / units[output];
-      if constexpr (!has_minimum<kKind>()) {
-        for (int input = 0; input < kStep; input++) {
-          const int64_t place = byte_place(input, output);
-          const int number = kKind == kInt6K ? bytes[place] - 32 : int8_t(bytes[place]);
-          record(step)[step % 2 * 512 + place] = uint8_t(128 + std::lrint(float(number) * (kKind == kInt6K && input >= 16 ? other : scale)));
+    expand<kKind>(tile.integers(step), parts);
+    uint8_t* record = to + kLine + step / 2 * pair_bytes(held_kind(kKind));
+    Bits held[8] = {};
+    if constexpr (has_minimum<kKind>()) {
+      const Floats scale = factors.low * inverse;
+      const Ints factor = rounded(size_of(scale) * 16.0f), turned = scale < 0.0f;  // these are counted from the other end
+      Floats lost = {};
+      for (int part = 0; part < 8; part++)
+        for (int place = 0; place < 4; place++) {
+          const Bits number = parts[part] >> (8 * place) & 15u, nibble = number ^ ((Bits)turned & 15u);
+          held[part % 4] |= nibble << (8 * (place ^ 1) + part / 4 * 4);
+          lost += scale * __builtin_convertvector(number, Floats);
+          lost -= __builtin_convertvector((Ints)nibble * factor >> 4, Floats);
         }
-      } else {
-        const int factor = int(std::lrint(std::fabs(scale) * 16));
-        uint8_t* nibbles = record(step) + kNibbles + step % 2 * 256;
-        float lost = 0;
-        for (int input = 0; input < kStep; input++) {
-          const int number = bytes[byte_place(input, output)], held = scale < 0 ? 15 - number : number;  // counted from the other end
-          const int64_t place = byte_place(input % 16, output) ^ 1;
-          nibbles[place] = uint8_t(nibbles[place] | held << (input < 16 ? 0 : 4));
-          lost += scale * float(number) - float(held * factor / 16);
+      memcpy(record + kNibbles + step % 2 * 256, held, 256);
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(record + step % 2 * kTile), _mm512_cvtepi32_epi8((__m512i)factor));
+      const Floats minimum = factors.high * inverse + lost * (1.0f / kStep);
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(record + kMinima + step % 2 * 32), _mm512_cvtps_ph((__m512)minimum, 0));
+    } else {
+      for (int part = 0; part < 8; part++)
+        for (int place = 0; place < 4; place++) {
+          const Floats number = number_at<kKind>(parts[part], place) * scale_of(factors, part) * inverse;
+          held[part] |= ((Bits)(rounded(number) + 128) & 255u) << (8 * place);
         }
-        record(step)[step % 2 * kTile + output] = uint8_t(factor);
-        const uint16_t half = _cvtss_sh(other + lost / kStep, 0);
-        memcpy(record(step) + kMinima + step % 2 * 32 + 2 * output, &half, 2);
-      }
+      memcpy(record + step % 2 * 512, held, 512);
     }
   }
 }
