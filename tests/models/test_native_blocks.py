@@ -14,6 +14,7 @@ from outrider.models.decoder import Decoder
 from outrider.models.native.build import VARIANTS
 from outrider.models.native.library import library
 from outrider.models.native.weights import MatrixPacker
+from outrider.models.quantise import quantise_rows
 from outrider.models.toy import MemorySource, random_source, toy_config
 
 TYPES = ["Q4_0", "Q4_1", "Q5_0", "Q8_0", "Q4_K", "Q6_K"]
@@ -122,6 +123,16 @@ def steps_per_unit(variant: str, rows: torch.Tensor) -> torch.Tensor:
         return (127 * 256 / rows.abs().amax(-1, keepdim=True)).expand_as(rows)
     largest = rows.unflatten(1, (-1, 32)).abs().amax(-1, keepdim=True)  # bytes with a scale for 32 numbers
     return torch.where(largest > 0, 127 / largest, 0).expand(-1, -1, 32).flatten(1)
+
+
+def test_no_matrix_is_taken_whose_sums_could_overflow(variant):
+    q8_0 = int(GGMLQuantizationType.Q8_0)
+    assert library().packed_bytes(q8_0, 32, 1 << 16) > 0
+    assert (library().packed_bytes(q8_0, 32, (1 << 16) + 32) > 0) == (variant != "amx")
+    largest = torch.full((32, 1 << 16), 127.0)
+    blocks = Blocks(q8_0, quantise_rows(largest, "int8"), 1 << 16)
+    logits = run_head(blocks, torch.ones(1 << 16), torch.ones(3, 1 << 16))
+    assert torch.allclose(logits, torch.full((3, 32), 127.0 * (1 << 16)), rtol=1e-3)
 
 
 @pytest.mark.parametrize("num_rows", [2, 12, 40])

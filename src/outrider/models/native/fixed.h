@@ -25,8 +25,9 @@
 
 static inline int64_t held_kind(int64_t kind) { return kind == kInt4 || kind == kInt4K ? kInt4 : kInt8; }
 
-constexpr int64_t kMinima = 2 * kTile, kNibbles = 3 * kMinima, kNibblePair = kNibbles + 512;  // bytes within a record
+constexpr int64_t kMinima = 2 * kTile, kNibbles = kMinima + 4 * kTile, kNibblePair = kNibbles + 512;  // bytes within a record
 constexpr int64_t kBytePair = 1024;
+constexpr int64_t kMostInputs = 1 << 16;  // sums of so many products of bytes have 31 bits
 
 static constexpr int64_t pair_bytes(int64_t held) { return held == kInt4 ? kNibblePair : kBytePair; }
 

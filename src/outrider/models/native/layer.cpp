@@ -406,10 +406,10 @@ void outrider_race(const float* const* rows, const float* scales, const Cuts* cu
   for (int64_t row = 0; row < num_rows; row++) winners[row] = race_row(rows[row], scales[row], cuts[row], size, states[row]);
 }
 
-// Bytes of a matrix once packed; -1 for a type of blocks that is not known here.
+// Bytes of a matrix once packed; -1 for a type of blocks that is not known here, or more inputs than products can sum.
 int64_t outrider_packed_bytes(int64_t ggml_type, int64_t out, int64_t in) {
   const int64_t kind = kind_of(ggml_type);
-  if (kind < 0 || in % block_inputs(kind)) return -1;
+  if (kind < 0 || in % block_inputs(kind) || in > kMostInputs) return -1;
   return (out + kPanel - 1) / kPanel * 2 * held_bytes(held_kind(kind), in);
 }
 

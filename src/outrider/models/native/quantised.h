@@ -13,6 +13,8 @@
 #include "pack.h"
 #include "product.h"
 
+constexpr int64_t kMostInputs = INT64_MAX;
+
 // How tiles of the kind are held; here as they come.
 static inline int64_t held_kind(int64_t kind) { return kind; }
 static inline int64_t held_bytes(int64_t kind, int64_t inputs) { return tile_bytes(kind, inputs); }
