@@ -113,21 +113,32 @@ static inline void store_bytes(int8_t* to, Ints values) {
   *reinterpret_cast<Bytes*>(to) = __builtin_convertvector(values, Bytes);
 }
 
-// 2^x with a relative error below 2e-7; 0 below -126 (so for minus infinity), infinity above 128.
-static inline Floats exp2(Floats x) {
-  const Ints low = x < -126.0f, high = x >= 128.0f;
-  const Floats bounded = select(low | high, Floats{}, x);
-  const Floats shifted = bounded + 12582912.0f;  // 1.5 * 2^23: the sum's low bits hold the rounded number
-  const Floats part = bounded - (shifted - 12582912.0f);  // -0.5 to 0.5
+// 2^x of a part between -0.5 and 0.5, with a relative error below 2e-7.
+static inline Floats exp2_of_part(Floats part) {
   Floats power = all(1.535336188319500e-4f);
   power = power * part + 1.339887440266574e-3f;
   power = power * part + 9.618437357674640e-3f;
   power = power * part + 5.550332471162809e-2f;
   power = power * part + 2.402264791363012e-1f;
   power = power * part + 6.931472028550421e-1f;
-  power = power * part + 1.0f;
+  return power * part + 1.0f;
+}
+
+// 2^x with a relative error below 2e-7; 0 below -126 (so for minus infinity), infinity above 128.
+static inline Floats exp2(Floats x) {
+#ifdef __AVX512F__
+  const __m512 bounded = _mm512_min_ps(_mm512_set1_ps(256.0f), (__m512)x);  // NaN stays
+  const __m512 whole = _mm512_roundscale_ps(bounded, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  const __m512 power = _mm512_scalef_ps((__m512)exp2_of_part((Floats)_mm512_sub_ps(bounded, whole)), whole);
+  return (Floats)_mm512_maskz_mov_ps(_mm512_cmp_ps_mask(bounded, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ), power);
+#else
+  const Ints low = x < -126.0f, high = x >= 128.0f;
+  const Floats bounded = select(low | high, Floats{}, x);
+  const Floats shifted = bounded + 12582912.0f;  // 1.5 * 2^23: the sum's low bits hold the rounded number
+  const Floats power = exp2_of_part(bounded - (shifted - 12582912.0f));
   const Floats scaled = (Floats)((Ints)power + ((Ints)shifted << 23));
   return select(high, all(__builtin_inff()), select(low, Floats{}, scaled));
+#endif
 }
 
 static inline Floats silu(Floats x) { return x / (exp2(x * -1.4426950408889634f) + 1.0f); }
