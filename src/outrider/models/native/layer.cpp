@@ -51,7 +51,7 @@ struct Workspace {
     return reinterpret_cast<T*>(begin);
   }
 
-  // Rows for products with these matrices; what none of them reads is not written, but has its place all the same.
+  // Rows for products with these matrices, without their second form.
   Rows take_rows(int64_t num_rows, int64_t size, std::initializer_list<const Matrix*> readers) {
     Rows rows{nullptr, padded(size), num_rows, Rows::height_for(num_rows), false, {}};
     rows.values = take<uint16_t>(rows.groups() * rows.group_size());
