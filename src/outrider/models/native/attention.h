@@ -9,6 +9,7 @@
 // path's keys, in its order.
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
 #include "product.h"

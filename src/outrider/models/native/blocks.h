@@ -30,10 +30,6 @@ struct Record {
 
   constexpr int64_t header() const { return (shared + steps * own + kLine - 1) / kLine * kLine; }
   constexpr int64_t bytes() const { return header() + steps * integers; }
-  // bytes of so many steps: the last record may be shorter
-  constexpr int64_t bytes_of(int64_t count) const {
-    return count / steps * bytes() + (count % steps ? header() + count % steps * integers : 0);
-  }
   // where a tile has what the steps of a record share, what belongs to a step, and its integers
   constexpr int64_t shared_at(int64_t step) const { return step / steps * bytes(); }
   constexpr int64_t own_at(int64_t step) const { return shared_at(step) + shared + step % steps * own; }
@@ -49,7 +45,11 @@ static constexpr Record record_of(int64_t kind) {
   }
 }
 
-static constexpr int64_t tile_bytes(int64_t kind, int64_t inputs) { return record_of(kind).bytes_of(inputs / kStep); }
+static constexpr int64_t tile_bytes(int64_t kind, int64_t inputs) {
+  const Record record = record_of(kind);
+  const int64_t steps = inputs / kStep, rest = steps % record.steps;  // the last record may be shorter
+  return steps / record.steps * record.bytes() + (rest ? record.header() + rest * record.integers : 0);
+}
 
 // Sixteen numbers of half precision.
 static inline Floats halves(const uint8_t* from) {
