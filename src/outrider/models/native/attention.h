@@ -55,17 +55,12 @@ static inline uint16_t* held(const Segment& segment, const Heads& heads, int64_t
 
 struct Item {
   const Segment* segment;
-  int64_t head, first_query, num_queries, span;
-};
-
-// The items of the same queries: one for each span.
-struct ItemGroup {
-  int64_t first_item, num_spans;
+  int64_t head, first_query, num_queries, span, num_spans;
 };
 
 struct Work {
-  std::vector<Item> items;
-  std::vector<ItemGroup> groups;
+  std::vector<Item> items;     // those of the same queries one behind the other, by spans
+  std::vector<int64_t> split;  // the first items of queries that have more than one
 };
 
 // Queries of a segment are numbered row by row, then by their place in the group.
@@ -82,8 +77,9 @@ static Work work_of(const Pass& pass, const Heads& heads) {
         last = position > last ? position : last;
       }
       for (int64_t head = 0; head < heads.num_kv_heads; head++) {
-        work.groups.push_back({int64_t(work.items.size()), last / kSpan + 1});
-        for (int64_t span = 0; span <= last / kSpan; span++) work.items.push_back({&segment, head, first, count, span});
+        const int64_t num_spans = last / kSpan + 1;
+        if (num_spans > 1) work.split.push_back(int64_t(work.items.size()));
+        for (int64_t span = 0; span < num_spans; span++) work.items.push_back({&segment, head, first, count, span, num_spans});
       }
     }
   }
@@ -117,11 +113,10 @@ class Ahead {
 
 // A thread's buffers for one item.
 struct Scratch {
-  alignas(64) float scores[kQueries][kSpan];                  // then their exponentials
-  alignas(64) uint16_t queries[8 * kStep * kQueries];          // [head dim / 32][pair][query][2]
-  alignas(64) uint16_t weights[kQueries * kBlock] = {};        // [query][key of the block]
-  alignas(64) uint16_t values[kBlock * 256];                   // [head dim / 16][pair of keys][16][2]
-  alignas(64) float sums[kQueries][256];                       // weighted values
+  alignas(64) float scores[kQueries][kSpan];
+  alignas(64) uint16_t queries[8 * kStep * kQueries];           // [head dim / 32][pair][query][2]
+  alignas(64) uint16_t weights[kQueries][kSpan + kStep] = {};   // the scores' exponentials
+  alignas(64) uint16_t member_weights[kQueries][kBlock] = {};   // those of one path for one block
   std::vector<uint16_t> line_keys, line_values;                // the own keys and values of a path, in its order
   TileShapes shapes;
   Ahead ahead;
@@ -186,67 +181,123 @@ static inline void transpose(const float (*from)[16], float (*to)[16]) {
 // Scores of `count` keys (a multiple of 16) from `first` on, for the queries of `member` (a bit each).
 static void score_keys(Scratch& scratch, const uint16_t* keys, int64_t head_dim, int64_t first, int64_t count, int64_t num_queries,
                        uint32_t member) {
-  alignas(64) float products[16][16], turned[16][16];
-  for (int64_t key = 0; key < count; key += 16) {
+  alignas(64) float products[2][16][16], turned[16][16];
+  multiply_keys(scratch.queries, keys, head_dim, products[0]);
+  for (int64_t key = 0; key < count; key += 16) {  // a product is read after the next one has been begun
     scratch.ahead.fetch();
-    multiply_keys(scratch.queries, keys + key * head_dim, head_dim, products);
-    transpose(products, turned);
+    if (key + 16 < count) multiply_keys(scratch.queries, keys + (key + 16) * head_dim, head_dim, products[(key / 16 + 1) % 2]);
+    transpose(products[key / 16 % 2], turned);
     for (int64_t query = 0; query < num_queries; query++)
       if (member >> query & 1) store(scratch.scores[query] + first + key, load(turned[query]));
   }
 }
 
-#ifdef __AMX_BF16__
-// Two rows of 16 numbers become pairs: [16][2].
-static inline void interleave(uint16_t* to, const uint16_t* first, const uint16_t* second) {
-  const auto row = [](const uint16_t* from) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)); };
-  const __m512i both = _mm512_inserti64x4(_mm512_castsi256_si512(row(first)), row(second), 1);
-  const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5, 20, 4,
-                                         19, 3, 18, 2, 17, 1, 16, 0);
-  _mm512_storeu_si512(to, _mm512_permutexvar_epi16(order, both));
-}
-#endif
+// The weighted values of an item's queries, [query][head dim]: those of 64 numbers of a head at a time.
+class WeightedValues {
+ public:
+  static constexpr int64_t kWidth = 64;
 
-// sums += weights of a block's 32 keys times their values.
-static inline void add_values(Scratch& scratch, const uint16_t* values, int64_t head_dim, int64_t num_queries) {
+  WeightedValues(float* sums, int64_t head_dim, int64_t num_queries, int64_t column)
+      : sums_(sums + column), head_dim_(head_dim), num_queries_(num_queries), column_(column), parts_(std::min(kWidth, head_dim - column) / 16) {
 #ifdef __AMX_BF16__
-  for (int64_t part = 0; part < head_dim / 16; part++) {
-    scratch.ahead.fetch();
-    for (int pair = 0; pair < 16; pair++)
-      interleave(scratch.values + (part * 16 + pair) * 32, values + 2 * pair * head_dim + part * 16,
-                 values + (2 * pair + 1) * head_dim + part * 16);
-  }
-  _tile_loadd(4, scratch.weights, 64);
-  for (int64_t part = 0; part < head_dim / 16; part++) {
-    _tile_loadd(0, scratch.sums[0] + part * 16, sizeof scratch.sums[0]);
-    _tile_loadd(6, scratch.values + part * 512, 64);
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_stored(0, scratch.sums[0] + part * 16, sizeof scratch.sums[0]);
-  }
-  (void)num_queries;
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
 #else
-  for (int64_t part = 0; part < head_dim / 16; part++) scratch.ahead.fetch();
-  for (int64_t query = 0; query < num_queries; query++)
-    for (int key = 0; key < kBlock; key++) {
-      const float weight = from_bits(scratch.weights[query * kBlock + key]);
-      if (weight == 0) continue;
-      for (int64_t part = 0; part < head_dim; part += 16) {
-        float* total = scratch.sums[query] + part;
-        store(total, load(total) + from_bfloat16(values + key * head_dim + part) * weight);
-      }
+    for (int64_t query = 0; query < num_queries; query++) memset(sums_ + query * head_dim, 0, size_t(parts_) * 16 * 4);
+#endif
+  }
+
+  // Adds weights of `count` keys, of which a query has `stride`, times their values.
+  void add(Ahead& ahead, const uint16_t* weights, int64_t stride, const uint16_t* values, int64_t count) {
+#ifdef __AMX_BF16__
+    alignas(64) Pairs pairs[2];
+    if (count > 0) interleave(pairs[0], values);
+    for (int64_t key = 0; key < count; key += kBlock) {  // pairs are read after the next ones have been written
+      ahead.fetch();
+      if (key + kBlock < count) interleave(pairs[(key / kBlock + 1) % 2], values + (key + kBlock) * head_dim_);
+      const Pairs& read = pairs[key / kBlock % 2];
+      __asm__ volatile("" ::: "memory");  // what tiles read has been written
+      _tile_loadd(4, weights + key, size_t(stride) * 2);
+      _tile_loadd(6, read.parts[0], 64);
+      _tile_dpbf16ps(0, 4, 6);
+      _tile_loadd(7, read.parts[1], 64);
+      _tile_dpbf16ps(1, 4, 7);
+      if (parts_ == 2) continue;
+      _tile_loadd(6, read.parts[2], 64);
+      _tile_dpbf16ps(2, 4, 6);
+      _tile_loadd(7, read.parts[3], 64);
+      _tile_dpbf16ps(3, 4, 7);
+    }
+#else
+    for (int64_t key = 0; key < count; key += kBlock) {
+      ahead.fetch();
+      for (int64_t query = 0; query < num_queries_; query++)
+        for (int64_t place = key; place < key + kBlock; place++) {
+          const float weight = from_bits(weights[query * stride + place]);
+          if (weight == 0) continue;
+          for (int64_t part = 0; part < parts_ * 16; part += 16) {
+            float* total = sums_ + query * head_dim_ + part;
+            store(total, load(total) + from_bfloat16(values + place * head_dim_ + column_ + part) * weight);
+          }
+        }
     }
 #endif
-}
+  }
+
+  void put() {
+#ifdef __AMX_BF16__
+    alignas(64) float sums[4][kQueries][16];
+    _tile_stored(0, sums[0], 64);
+    _tile_stored(1, sums[1], 64);
+    _tile_stored(2, sums[2], 64);
+    _tile_stored(3, sums[3], 64);
+    for (int64_t query = 0; query < num_queries_; query++)
+      for (int64_t part = 0; part < parts_; part += 2) {
+        const __m512 low = _mm512_load_ps(sums[part][query]), high = _mm512_load_ps(sums[part + 1][query]);
+        float* to = sums_ + query * head_dim_ + part * 16;
+        _mm512_storeu_ps(to, _mm512_permutex2var_ps(low, _mm512_load_si512(kFirst), high));
+        _mm512_storeu_ps(to + 16, _mm512_permutex2var_ps(low, _mm512_load_si512(kLast), high));
+      }
+#endif
+  }
+
+ private:
+#ifdef __AMX_BF16__
+  struct Pairs {
+    uint16_t parts[4][16][32];  // [part][pair of keys][16][2]
+  };
+
+  void interleave(Pairs& pairs, const uint16_t* values) const {
+    for (int64_t part = 0; part < parts_; part += 2)
+      for (int pair = 0; pair < 16; pair++) {
+        const uint16_t* from = values + 2 * pair * head_dim_ + column_ + part * 16;
+        const __m512i one = _mm512_loadu_si512(from), other = _mm512_loadu_si512(from + head_dim_);
+        _mm512_store_si512(pairs.parts[part][pair], _mm512_unpacklo_epi16(one, other));
+        _mm512_store_si512(pairs.parts[part + 1][pair], _mm512_unpackhi_epi16(one, other));
+      }
+  }
+
+  // in which order 32 numbers lie in two parts
+  alignas(64) static constexpr int32_t kFirst[16] = {0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23};
+  alignas(64) static constexpr int32_t kLast[16] = {8, 9, 10, 11, 24, 25, 26, 27, 12, 13, 14, 15, 28, 29, 30, 31};
+#endif
+  float* sums_;
+  int64_t head_dim_, num_queries_, column_, parts_;
+};
 
 // The queries of an item, laid out as the weights of a product.
 static void lay_out_queries(Scratch& scratch, const uint16_t* queries, const Item& item, const Heads& heads) {
-  const int64_t group = heads.group(), pairs = heads.head_dim / 2;
-  memset(scratch.queries, 0, size_t(pairs) * 2 * kQueries * 2);
-  for (int64_t query = 0; query < item.num_queries; query++) {
-    const int64_t row = (item.first_query + query) / group, place = (item.first_query + query) % group;
-    const uint16_t* from =
-        queries + ((item.segment->start + row) * heads.num_heads + item.head * group + place) * heads.head_dim;
-    for (int64_t pair = 0; pair < pairs; pair++) memcpy(scratch.queries + (pair * kQueries + query) * 2, from + pair * 2, 4);
+  const int64_t group = heads.group();
+  alignas(64) float rows[kQueries][16] = {};
+  for (int64_t step = 0; step < heads.head_dim; step += kStep) {
+    for (int64_t query = 0; query < item.num_queries; query++) {
+      const int64_t row = (item.first_query + query) / group, place = (item.first_query + query) % group;
+      const int64_t from = (item.segment->start + row) * heads.num_heads + item.head * group + place;
+      memcpy(rows[query], queries + from * heads.head_dim + step, sizeof rows[query]);
+    }
+    transpose(rows, reinterpret_cast<float(*)[16]>(scratch.queries + step * kQueries));
   }
 }
 
@@ -283,39 +334,35 @@ static Lines lines_of(const Pass& pass, const Item& item, const Heads& heads) {
 }
 
 // Scores of one query become weights 2^(score * scale - top), for `count` keys from position `first` on; gives the
-// largest score and the sum of the weights. Keys behind `position` weigh nothing.
-static void weigh(float* scores, int64_t first, int64_t count, int64_t position, float scale, float* top, float* total) {
+// largest score * scale and the sum of the weights. Keys behind `position` weigh nothing.
+static void weigh(const float* scores, uint16_t* weights, int64_t first, int64_t count, int64_t position, float scale, float* top,
+                  float* total) {
   const Ints lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
   const Floats nothing = all(-__builtin_inff());
-  Floats largest = nothing;
-  for (int64_t key = 0; key < count; key += kLanes) {
-    const Floats score = select(lane + int32_t(first + key) <= int32_t(position), load(scores + key) * scale, nothing);
-    store(scores + key, score);
-    largest = select((Ints)(score > largest) | (Ints)(score != score), score, largest);
-  }
-  *top = largest[0];
-  for (int index = 1; index < kLanes; index++)
-    if (largest[index] > *top || largest[index] != largest[index]) *top = largest[index];
-  const float reference = *top == -__builtin_inff() ? 0.0f : *top;  // a query that sees nothing here weighs nothing
-  Floats sums = {};
-  for (int64_t key = 0; key < count; key += kLanes) {
-    const Floats weight = exp2(load(scores + key) - reference);
-    store(scores + key, weight);
+  const auto seen = [&](int64_t key) { return select(lane + int32_t(first + key) <= int32_t(position), load(scores + key), nothing); };
+  const int64_t whole = std::min(count, std::max<int64_t>(0, position + 1 - first) / kLanes * kLanes);  // keys before the last ones
+  Floats found = nothing, sums = {};
+  for (int64_t key = 0; key < whole; key += kLanes) found = larger(load(scores + key), found);
+  if (whole < count) found = larger(seen(whole), found);
+  *top = largest(found) * scale;
+  // a query that sees nothing here weighs nothing
+  const Floats reference = all(*top == -__builtin_inff() ? 0.0f : -*top);
+  const auto put = [&](int64_t key, Floats score) {
+    const Floats weight = exp2(fused(score, all(scale), reference));
+    to_bfloat16(weights + key, weight);
     sums += weight;
-  }
+  };
+  for (int64_t key = 0; key < whole; key += kLanes) put(key, load(scores + key));
+  for (int64_t key = whole; key < count; key += kLanes) put(key, seen(key));
   *total = sum(sums);
+  if (*total != *total) *top = *total;
 }
 
-// The weights of a block of 32 keys as rows of a product; those of queries that are no members stay out.
+// The weights of a block of 32 keys; those of queries that are no members stay out.
 static inline void lay_out_weights(Scratch& scratch, int64_t key, int64_t num_queries, uint32_t member) {
   for (int64_t query = 0; query < num_queries; query++) {
-    uint16_t* to = scratch.weights + query * kBlock;
-    if (member >> query & 1) {
-      to_bfloat16(to, load(scratch.scores[query] + key));
-      to_bfloat16(to + kLanes, load(scratch.scores[query] + key + kLanes));
-    } else {
-      memset(to, 0, kBlock * 2);
-    }
+    if (member >> query & 1) memcpy(scratch.member_weights[query], scratch.weights[query] + key, kBlock * 2);
+    else memset(scratch.member_weights[query], 0, kBlock * 2);
   }
 }
 
@@ -347,7 +394,7 @@ static void attend(Scratch& scratch, const Pass& pass, const Heads& heads, const
 
   const Segment& after = *next.segment;
   const int64_t next_span = next.span * kSpan, next_count = std::min<int64_t>(kSpan, after.num_cached + after.num_rows - next_span);
-  const int64_t calls = (shared + own) / 16 + num_queries + (shared + own) / kBlock * (head_dim / 16);
+  const int64_t calls = (shared + own) / 16 + num_queries + (shared + own) / kBlock * ((head_dim + 63) / 64);
   scratch.ahead.begin(held(after, heads, layer, 0, next.head) + next_span * head_dim,
                       held(after, heads, layer, 1, next.head) + next_span * head_dim, &next == &item ? 0 : next_count * head_dim, calls);
   score_keys(scratch, keys + span * head_dim, head_dim, 0, shared, num_queries, kAll);
@@ -361,45 +408,48 @@ static void attend(Scratch& scratch, const Pass& pass, const Heads& heads, const
   }
   float* tops = result + kQueries * head_dim;
   for (int64_t query = 0; query < num_queries; query++) {
-    weigh(scratch.scores[query], span, shared + own, position[query], scale, tops + query, tops + kQueries + query);
-    memset(scratch.sums[query], 0, size_t(head_dim) * 4);
+    weigh(scratch.scores[query], scratch.weights[query], span, shared + own, position[query], scale, tops + query, tops + kQueries + query);
     scratch.ahead.fetch();
   }
-  for (int64_t key = 0; key < shared; key += kBlock) {
-    lay_out_weights(scratch, key, num_queries, kAll);
-    add_values(scratch, values + (span + key) * head_dim, head_dim, num_queries);
-  }
-  for (int index = 0; own > 0 && index < lines.count; index++) {
-    const uint16_t* from = values + fork * head_dim;
-    if (lines.line[index] >= 0) {
-      copy_line(scratch.line_values, values, pass, segment, lines.line[index], fork, fork + own, head_dim);
-      from = scratch.line_values.data();
+  for (int64_t column = 0; column < head_dim; column += WeightedValues::kWidth) {
+    WeightedValues sums(result, head_dim, num_queries, column);
+    sums.add(scratch.ahead, scratch.weights[0], kSpan + kStep, values + span * head_dim, shared);
+    for (int index = 0; own > 0 && index < lines.count; index++) {
+      const uint16_t* from = values + fork * head_dim;
+      if (lines.line[index] >= 0) {
+        if (column == 0 || lines.count > 1)
+          copy_line(scratch.line_values, values, pass, segment, lines.line[index], fork, fork + own, head_dim);
+        from = scratch.line_values.data();
+      }
+      for (int64_t key = 0; key < own; key += kBlock) {
+        lay_out_weights(scratch, shared + key, num_queries, lines.member[index]);
+        sums.add(scratch.ahead, scratch.member_weights[0], kBlock, from + key * head_dim, kBlock);
+      }
     }
-    for (int64_t key = 0; key < own; key += kBlock) {
-      lay_out_weights(scratch, shared + key, num_queries, lines.member[index]);
-      add_values(scratch, from + key * head_dim, head_dim, num_queries);
-    }
+    sums.put();
   }
-  for (int64_t query = 0; query < num_queries; query++)
-    memcpy(result + query * head_dim, scratch.sums[query], size_t(head_dim) * 4);
 }
 
-// The spans of one query, put together in order, as columns of a row.
-static void combine(const float* first, int64_t num_spans, int64_t stride, int64_t query, int64_t head_dim,
-                    const Rows& to, int64_t row, int64_t column) {
-  const auto top_of = [&](int64_t span) { return first[span * stride + kQueries * head_dim + query]; };
-  float top = top_of(0);
-  for (int64_t span = 1; span < num_spans; span++) top = top_of(span) > top || top_of(span) != top_of(span) ? top_of(span) : top;
-  alignas(64) float sums[256] = {};
-  float total = 0;
-  for (int64_t span = 0; span < num_spans; span++) {
-    if (top_of(span) == -__builtin_inff()) continue;
-    const float share = num_spans == 1 ? 1.0f : exp2(all(top_of(span) - top))[0];
-    const float* from = first + span * stride;
-    total += share * from[kQueries * head_dim + kQueries + query];
-    for (int64_t part = 0; part < head_dim; part += kLanes)
-      store(sums + part, load(sums + part) + load(from + query * head_dim + part) * share);
+// The spans of the queries of an item, put together in order, as columns of their rows; `results` are those of its items.
+static void combine(const float* results, int64_t stride, const Item& item, const Heads& heads, const Rows& to) {
+  const int64_t dim = heads.head_dim;
+  for (int64_t query = 0; query < item.num_queries; query++) {
+    const int64_t row = item.segment->start + (item.first_query + query) / heads.group();
+    const int64_t column = (item.head * heads.group() + (item.first_query + query) % heads.group()) * dim;
+    const auto top_of = [&](int64_t span) { return results[span * stride + kQueries * dim + query]; };
+    float top = top_of(0);
+    for (int64_t span = 1; span < item.num_spans; span++) top = top_of(span) > top || top_of(span) != top_of(span) ? top_of(span) : top;
+    alignas(64) float sums[256] = {};
+    float total = 0;
+    for (int64_t span = 0; span < item.num_spans; span++) {
+      if (top_of(span) == -__builtin_inff()) continue;
+      const float share = item.num_spans == 1 ? 1.0f : exp2(all(top_of(span) - top))[0];
+      const float* from = results + span * stride;
+      total += share * from[kQueries * dim + kQueries + query];
+      for (int64_t part = 0; part < dim; part += kLanes)
+        store(sums + part, load(sums + part) + load(from + query * dim + part) * share);
+    }
+    for (int64_t part = 0; part < dim; part += kLanes)
+      to_bfloat16(to.at(row, column + part / kStep * kStep) + part % kStep, load(sums + part) * (1.0f / total));
   }
-  for (int64_t part = 0; part < head_dim; part += kLanes)
-    to_bfloat16(to.at(row, column + part / kStep * kStep) + part % kStep, load(sums + part) * (1.0f / total));
 }

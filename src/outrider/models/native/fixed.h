@@ -235,7 +235,6 @@ static Floats number_at(Bits part, int place) {
 }
 
 static Floats size_of(Floats values) { return (Floats)((Ints)values & 0x7fffffff); }
-static Floats larger(Floats one, Floats other) { return select(one > other, one, other); }  // the other, if that is NaN
 
 // From a tile of blocks to the form that is held. A number of a block that is not finite makes the unit, and so each result of
 // the output, NaN.

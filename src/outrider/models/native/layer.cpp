@@ -276,19 +276,16 @@ void add_layer(Scratch& scratch, const Layer& layer, const Pass& pass, const Hea
 #pragma omp barrier
   clock.end(kPlacing);
 #pragma omp for schedule(dynamic)
-  for (size_t item = 0; item < work.items.size(); item++)
-    attend(scratch, pass, heads, work.items[item], work.items[std::min(item + threads, work.items.size() - 1)], number,
-           buffers.queries, scale, buffers.results + int64_t(item) * result_size);
+  for (size_t index = 0; index < work.items.size(); index++) {
+    const Item &item = work.items[index], &next = work.items[std::min(index + threads, work.items.size() - 1)];
+    float* result = buffers.results + int64_t(index) * result_size;
+    attend(scratch, pass, heads, item, next, number, buffers.queries, scale, result);
+    if (item.num_spans == 1) combine(result, result_size, item, heads, buffers.attended);
+  }
+  if (!work.split.empty()) {
 #pragma omp for
-  for (size_t index = 0; index < work.groups.size(); index++) {
-    const ItemGroup& group = work.groups[index];
-    const Item& item = work.items[size_t(group.first_item)];
-    for (int64_t query = 0; query < item.num_queries; query++) {
-      const int64_t row = item.segment->start + (item.first_query + query) / heads.group();
-      const int64_t head = item.head * heads.group() + (item.first_query + query) % heads.group();
-      combine(buffers.results + group.first_item * result_size, group.num_spans, result_size, query, dim,
-              buffers.attended, row, head * dim);
-    }
+    for (size_t index = 0; index < work.split.size(); index++)
+      combine(buffers.results + work.split[index] * result_size, result_size, work.items[size_t(work.split[index])], heads, buffers.attended);
   }
   clock.end(kAttending);
   for_chunks(buffers.attended, cuts, [&](const Rows& chunk, int64_t first) {

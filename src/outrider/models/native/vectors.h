@@ -57,6 +57,15 @@ static inline Floats select(Ints mask, Floats yes, Floats no) {
   return (Floats)(((Ints)yes & mask) | ((Ints)no & ~mask));
 }
 
+// Lane by lane; the other, if one of both is NaN.
+static inline Floats larger(Floats one, Floats other) {
+#ifdef __AVX512F__
+  return (Floats)_mm512_max_ps((__m512)one, (__m512)other);
+#else
+  return select(one > other, one, other);
+#endif
+}
+
 // The sum of all lanes, by halves.
 static inline float sum(Floats values) {
   typedef float Eight __attribute__((vector_size(32), aligned(4), may_alias));
@@ -103,6 +112,16 @@ static inline int32_t largest(Ints values) {
   return _mm512_reduce_max_epi32((__m512i)values);
 #else
   int32_t found = values[0];
+  for (int lane = 1; lane < kLanes; lane++) found = values[lane] > found ? values[lane] : found;
+  return found;
+#endif
+}
+
+static inline float largest(Floats values) {
+#ifdef __AVX512F__
+  return _mm512_reduce_max_ps((__m512)values);
+#else
+  float found = values[0];
   for (int lane = 1; lane < kLanes; lane++) found = values[lane] > found ? values[lane] : found;
   return found;
 #endif
