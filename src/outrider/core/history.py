@@ -27,35 +27,41 @@ class MaskState(Protocol):
 
 
 class History:
-    """The committed tokens of one request, counted as they come.
+    """The committed tokens of one request, counted when somebody asks and each once.
+
+    Args:
+        prompt: token ids before the output.
 
     Attributes:
         output: tokens committed after the prompt, in order.
     """
 
     def __init__(self, prompt: Iterable[int]) -> None:
-        """Count a prompt.
-
-        Args:
-            prompt: its token ids.
-        """
         self.output: list[int] = []
+        self._prompt = tuple(prompt)
+        self._num_counted = 0  # of the output
         self._place: dict[int, int] = {}
         self._ids = np.zeros(64, dtype=np.int64)
         self._counts = np.zeros(64, dtype=np.int64)
-        for token in prompt:
-            self._find(int(token))
 
     def append(self, token: int) -> None:
-        """Commit one output token; amortised constant time."""
+        """Commit one output token."""
         self.output.append(token)
-        place = self._find(token)  # may grow the arrays
-        self._counts[place] += 1
 
     def extend(self, tokens: Iterable[int]) -> None:
         """Commit output tokens in order."""
         for token in tokens:
             self.append(int(token))
+
+    def _count(self) -> None:
+        """Count what has come since the last call."""
+        for token in self._prompt:
+            self._find(int(token))
+        self._prompt = ()
+        for token in self.output[self._num_counted :]:
+            place = self._find(token)  # may grow the arrays
+            self._counts[place] += 1
+        self._num_counted = len(self.output)
 
     def _find(self, token: int) -> int:
         place = self._place.setdefault(token, len(self._place))
@@ -71,6 +77,7 @@ class History:
         Args:
             path: uncommitted tokens that count as output too.
         """
+        self._count()
         size = len(self._place)
         ids, counts = self._ids[:size], self._counts[:size].copy()
         extra: dict[int, int] = {}

@@ -39,6 +39,11 @@ class _Bans:
     min_tokens: int
     after: tuple[tuple[tuple[int, ...], int], ...] = field(default=())
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is ever banned."""
+        return not (self.always.size or self.min_tokens or self.after)
+
     def ids(self, state: PathState) -> IntArray:
         """[m] banned tokens after a path, perhaps repeated."""
         found = [self.always]
@@ -69,7 +74,12 @@ class RacingRow(NamedTuple):
 
 
 class Processor:
-    """One request's processing chain."""
+    """One request's processing chain.
+
+    Attributes:
+        takes_largest: whether every law without a mask is sure of the token with the largest logit, the first of equal
+            ones.
+    """
 
     def __init__(self, params: SamplingParams, vocab_size: int, end_ids: Collection[int] = ()) -> None:
         """Check the request's token ids against the vocabulary.
@@ -100,6 +110,7 @@ class Processor:
         )
         counted = params.presence_penalty or params.frequency_penalty
         self._penalises = params.repetition_penalty != 1.0 or bool(counted)
+        self.takes_largest = params.is_greedy and self._bans.is_empty and not (self._penalises or params.logit_bias)
 
     @staticmethod
     def _require_known(name: str, ids: Iterable[int], vocab_size: int) -> None:

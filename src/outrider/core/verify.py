@@ -25,7 +25,17 @@ from outrider.core.params import Draw, Rule
 from outrider.core.steps import STEPS, Steps
 from outrider.core.tree import children
 from outrider.core.types import Proposal, VerifyResult
-from outrider.core.walks import Laws, RacingLaws, SureLaws, Walk, at_nodes, draft_law, proposed_law
+from outrider.core.walks import (
+    Laws,
+    RacingLaws,
+    SureLaws,
+    Walk,
+    at_nodes,
+    draft_law,
+    proposed_law,
+    racing_laws,
+    sure_laws,
+)
 
 __all__ = ["STEPS", "Laws", "Steps", "check_fit", "verify"]
 
@@ -91,14 +101,18 @@ def verify(
 def _match_without_laws(walks: Sequence[Walk], laws: Laws, coins: Coins, steps: Steps) -> None:
     """Go down as far as tokens are known without writing a law out.
 
-    Of many walks the sure tokens are found by the race too, in one call; of few that takes longer than to look.
+    Of many walks the sure tokens that are not known are found by the race too, in one call; of few that takes longer
+    than to look.
     """
-    if len(walks) < _MANY and isinstance(laws, SureLaws):
-        _match_sure(walks, laws, steps)
-    if isinstance(laws, RacingLaws) and isinstance(coins, BatchCoins) and laws.can_race:
-        _match_racing([walk for walk in walks if walk.result is None], laws, coins, steps)
-    if len(walks) >= _MANY and isinstance(laws, SureLaws):
-        _match_sure(walks, laws, steps)
+    sure = sure_laws(laws)
+    looks_first = sure is not None and (sure.knows_best or len(walks) < _MANY)
+    if sure is not None and looks_first:
+        _match_sure(walks, sure, steps)
+        walks = [walk for walk in walks if walk.result is None]
+    if walks and isinstance(coins, BatchCoins) and (racing := racing_laws(laws)) is not None:
+        _match_racing(walks, racing, coins, steps)
+    if sure is not None and not looks_first:
+        _match_sure(walks, sure, steps)
 
 
 _MANY = 4

@@ -5,7 +5,7 @@ This module judges nothing. Invariant: a child that is deterministic counts as d
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, cast
 
 import numpy as np
 
@@ -15,7 +15,17 @@ from outrider.core.params import Draw, Rule
 from outrider.core.tree import ROOT, probs_rows
 from outrider.core.types import IntArray, Proposal, VerifyResult
 
-__all__ = ["Laws", "RacingLaws", "SureLaws", "Walk", "at_nodes", "draft_law", "proposed_law"]
+__all__ = [
+    "Laws",
+    "RacingLaws",
+    "SureLaws",
+    "Walk",
+    "at_nodes",
+    "draft_law",
+    "proposed_law",
+    "racing_laws",
+    "sure_laws",
+]
 
 
 class Laws(Protocol):
@@ -25,15 +35,16 @@ class Laws(Protocol):
         """[k, V] laws of the token after node `nodes[i]` (-1: root) of request `requests[i]`; NaN where none exists."""
 
 
-@runtime_checkable
 class SureLaws(Protocol):
     """Laws that can also tell, without being computed, where one of them is sure."""
+
+    knows_best: bool
+    """Whether it is known already, for this pass."""
 
     def only_token(self, request: int, node: int) -> int | None:
         """The one token that the law after a node can give; None where that is not known."""
 
 
-@runtime_checkable
 class RacingLaws(Protocol):
     """Laws that can also be sampled without being written out."""
 
@@ -42,6 +53,17 @@ class RacingLaws(Protocol):
 
     def race(self, requests: IntArray, nodes: IntArray, states: IntArray) -> IntArray:
         """[k] the tokens that a race in these streams draws from the laws after nodes; -1: ask for the law."""
+
+
+def sure_laws(laws: Laws) -> SureLaws | None:
+    """The laws, if they are such; a look at one name, as a step has time for no more."""
+    return cast(SureLaws, laws) if hasattr(laws, "only_token") else None
+
+
+def racing_laws(laws: Laws) -> RacingLaws | None:
+    """The laws, if they can be sampled so in this pass."""
+    racing = cast(RacingLaws, laws) if hasattr(laws, "race") else None
+    return racing if racing is not None and racing.can_race else None
 
 
 @dataclass(slots=True)

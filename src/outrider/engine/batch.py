@@ -20,16 +20,28 @@ from outrider.engine.scheduler import Item
 from outrider.models.base import ForwardInputs, Segment
 from outrider.policies.base import RequestView
 
-__all__ = ["BatchLaws", "pack", "token_logprobs", "trim"]
+__all__ = ["BatchLaws", "asks_for_best", "pack", "token_logprobs", "trim"]
 
 
-def pack(items: Sequence[Item], proposals: Sequence[Proposal], hidden_layers: Sequence[int] = ()) -> ForwardInputs:
+def asks_for_best(judged: Sequence[Item], steps: Steps = STEPS) -> bool:
+    """Whether the place of the largest logit is all that anybody asks of the rows of judged items."""
+    return steps.sample is STEPS.sample and all(item.request.asks_for_best for item in judged)
+
+
+def pack(
+    items: Sequence[Item],
+    proposals: Sequence[Proposal],
+    hidden_layers: Sequence[int] = (),
+    *,
+    only_best: bool = False,
+) -> ForwardInputs:
     """Lay out one flat, ragged pass.
 
     Args:
         items: the scheduled requests.
         proposals: one for each judged item, in order.
         hidden_layers: layers whose outputs the drafters want.
+        only_best: whether nobody asks for logits.
 
     Returns:
         The pass; its logits rows are, judged item by judged item, the last fed token and then the draft nodes.
@@ -57,6 +69,7 @@ def pack(items: Sequence[Item], proposals: Sequence[Proposal], hidden_layers: Se
         segments=segments,
         logits_rows=np.asarray(logits_rows, dtype=np.int64),
         hidden_layers=hidden_layers,
+        only_best=only_best,
     )
 
 
@@ -81,17 +94,21 @@ class BatchLaws:
     """The target's laws at the visited nodes of a pass, each computed when it is first asked for.
 
     Args:
-        logits: [M, V] the pass's logits.
+        logits: [M, V] the pass's logits; none where `best` is given.
         items: the judged items.
         proposals: one for each of them.
+        best: [M] the tokens of the largest logits, see `ForwardOutputs.best`.
     """
 
-    def __init__(self, logits: Any, items: Sequence[Item], proposals: Sequence[Proposal]) -> None:
-        self._logits = host_view(logits)
+    def __init__(
+        self, logits: Any, items: Sequence[Item], proposals: Sequence[Proposal], best: IntArray | None = None
+    ) -> None:
+        self._logits = host_view(logits) if best is None else None
+        self._best = None if best is None else best.tolist()
         self._items = items
         self._proposals = proposals
         self.bases = list(accumulate((1 + proposal.num_nodes for proposal in proposals), initial=0))
-        self._states: list[dict[int, PathState]] = [{-1: item.request.state} for item in items]
+        self._states: dict[tuple[int, int], PathState] = {}
 
     def at(self, requests: IntArray, nodes: IntArray) -> Any:
         """Laws of nodes.
@@ -107,9 +124,14 @@ class BatchLaws:
         return rows[0] if len(rows) == 1 else namespace(rows[0]).concat(rows, axis=0)
 
     @property
+    def knows_best(self) -> bool:
+        """Whether the pass told the tokens of the largest logits, and nothing else."""
+        return self._best is not None
+
+    @property
     def can_race(self) -> bool:
         """Whether a compiled race is there, and reads these logits."""
-        return coins.find_winners is not None and type(self._logits) is np.ndarray and self._logits.dtype == np.float32
+        return self._best is None and coins.find_winners is not None and type(self._logits) is np.ndarray and self._logits.dtype == np.float32
 
     def race(self, requests: IntArray, nodes: IntArray, states: IntArray) -> IntArray:
         """[k] tokens drawn from the laws after nodes in noise streams, -1 where that takes the written-out law."""
@@ -128,6 +150,9 @@ class BatchLaws:
 
     def only_token(self, request: int, node: int) -> int | None:
         """The token that a law is sure of, where that is known without computing it; else None."""
+        if self._best is not None:
+            token: int = self._best[self.bases[request] + 1 + node]
+            return token if token >= 0 else None
         processor = self._items[request].request.processor
         return processor.only_token(self.row(request, node), self._state(request, node))
 
@@ -138,15 +163,21 @@ class BatchLaws:
     def _law(self, request: int, node: int) -> Any:
         row = self.bases[request] + 1 + node
         processor = self._items[request].request.processor
+        if self._best is not None:  # who comes here was not told a token: there is no law
+            return np.full((1, processor.vocab_size), np.nan, dtype=np.float32)
         return processor.law(self._logits[row : row + 1], [self._state(request, node)])
 
     def _state(self, request: int, node: int) -> PathState:
-        states = self._states[request]
-        if node not in states:
-            proposal = self._proposals[request]
-            parent = self._state(request, int(proposal.parents[node]))
-            states[node] = parent.child(int(proposal.tokens[node]))
-        return states[node]
+        key = request, node
+        if key not in self._states:
+            self._states[key] = self._make_state(request, node)
+        return self._states[key]
+
+    def _make_state(self, request: int, node: int) -> PathState:
+        if node < 0:
+            return self._items[request].request.state
+        proposal = self._proposals[request]
+        return self._state(request, int(proposal.parents[node])).child(int(proposal.tokens[node]))
 
 
 def token_logprobs(row: Any, token: int, num_top: int) -> TokenLogprobs:

@@ -15,12 +15,12 @@ from outrider.core.coins import BatchCoins, Coins
 from outrider.core.params import SamplingParams, Speculation
 from outrider.core.process import MaskState
 from outrider.core.steps import STEPS, Steps
-from outrider.core.types import Kept, Proposal, TokenEvent
+from outrider.core.types import Kept, Plan, Proposal, TokenEvent
 from outrider.core.verify import verify
 from outrider.drafters.base import Drafter
 from outrider.drafters.ensemble import Ensemble
 from outrider.engine.admission import check_policy
-from outrider.engine.batch import BatchLaws, pack, trim
+from outrider.engine.batch import BatchLaws, asks_for_best, pack, trim
 from outrider.engine.config import EngineConfig
 from outrider.engine.intake import Intake
 from outrider.engine.judged import Judged, observe_rows
@@ -210,10 +210,11 @@ class Engine:
         judged = [item for item in items if item.is_judged]
         views = [request_view(item, self.drafters.names) for item in judged]
         plans = self.policy.choose(views)
-        proposals = self.drafters.propose(list(map(draft_context, judged, plans)))
-        proposals = self._trim(proposals, views)
+        proposals = self._trim(self._draft(judged, plans), views)
 
-        inputs = pack(items, proposals, self.drafters.needs.hidden_layers)
+        needs = self.drafters.needs
+        only_best = not needs.top_k and asks_for_best(judged, self.steps)
+        inputs = pack(items, proposals, needs.hidden_layers, only_best=only_best)
         outputs = self.target.forward(inputs, self.cache)
         laws, coins = self._judging(judged, proposals, outputs)
         results = verify(
@@ -238,11 +239,20 @@ class Engine:
                 self._observe(item, segment, outputs, _NOTHING)
         return events
 
+    def _draft(self, judged: Sequence[Item], plans: Sequence[Plan]) -> list[Proposal]:
+        """A proposal for each item; nobody is asked about those whose plan is off."""
+        drafting = [number for number, plan in enumerate(plans) if not plan.is_off]
+        found = self.drafters.propose([draft_context(judged[number], plans[number]) for number in drafting])
+        proposals = [Proposal.empty()] * len(judged)
+        for number, proposal in zip(drafting, found, strict=True):
+            proposals[number] = proposal
+        return proposals
+
     def _judging(
         self, judged: Sequence[Item], proposals: Sequence[Proposal], outputs: ForwardOutputs
     ) -> tuple[BatchLaws, Coins]:
         """What the rules ask in this step: the target's laws, and the requests' own noise."""
-        return BatchLaws(outputs.logits, judged, proposals), BatchCoins([item.request.stream for item in judged])
+        return BatchLaws(outputs.logits, judged, proposals, outputs.best), BatchCoins([item.request.stream for item in judged])
 
     def _requeue(self, items: Sequence[Item]) -> None:
         """After a step that broke off: nothing that it wrote is trusted, its requests read their texts anew."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["Judged", "observe_rows", "top_tokens"]
 
 _BLOCK = 256
+_NONE = np.zeros(0, dtype=np.bool_)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,7 +54,7 @@ class Judged:
         pass_rows: int,
     ) -> Outcome:
         """The judged pass as numbers, for policies and statistics."""
-        accepted = np.zeros(self.proposal.num_nodes, dtype=np.bool_)
+        accepted = np.zeros(self.proposal.num_nodes, dtype=np.bool_) if self.proposal.num_nodes else _NONE
         if self.result.nodes:
             accepted[list(self.result.nodes)] = True
         is_whole = len(kept.tokens) == len(self.result.nodes) + 1

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from outrider.core.coins import Stream, choice_seed
 from outrider.core.fit import default_draw
-from outrider.core.params import Draw, SamplingParams, Speculation
+from outrider.core.params import Draw, Rule, SamplingParams, Speculation
 from outrider.core.process import History, MaskState, PathState, Processor
 from outrider.core.types import FinishReason, Kept, Proposal, VerifyResult
 from outrider.engine.stats import SpecStats
@@ -74,7 +74,7 @@ class Request:
         self.prediction = None if prediction is None else list(prediction)
         self.seed = seed
         self.choice = choice
-        self.mask = mask
+        self.mask = self._mask = mask
         self._noise_seed = choice_seed(seed, choice)
         self.end_ids = end_ids
         self.text = text
@@ -87,10 +87,17 @@ class Request:
         self.finish_reason: FinishReason | None = None
         self.processor = Processor(params, vocab_size, end_ids)
         self._history = History(self.tokens)
-        self.state: PathState = self.processor.start(self._history, mask)
+        self.asks_for_best = (
+            speculation.rule is Rule.MATCH and params.logprobs is None and mask is None and self.processor.takes_largest
+        )
         self.max_length = context_length
         if params.max_tokens is not None:
             self.max_length = min(context_length, self.num_prompt + params.max_tokens)
+
+    @property
+    def state(self) -> PathState:
+        """All that the law after the committed tokens depends on."""
+        return self.processor.start(self._history, self._mask)
 
     @property
     def num_output(self) -> int:
@@ -153,9 +160,9 @@ class Request:
 
     def _append(self, token: int) -> None:
         self.tokens.append(token)
-        mask = None if self.state.mask is None else self.state.mask.child(token)
+        if self._mask is not None:
+            self._mask = self._mask.child(token)
         self._history.append(token)
-        self.state = self.processor.start(self._history, mask)
         if token in self.end_ids or self.text.push(token, watch=self.num_output >= self.params.min_tokens):
             self._end("stop", stopped=True)
         elif len(self.tokens) >= self.max_length:

@@ -55,6 +55,8 @@ class ForwardInputs:
         logits_rows: [M] rows whose logits are wanted, ascending.
         hidden_layers: layers whose output is wanted for all rows; 0 is the embedding, i the output of layer i.
         stop_after: number of layers to run; None runs all. With fewer, no logits may be asked for.
+        only_best: whether the place of each row's largest logit is enough; a target that can then gives `best` and
+            writes no logits.
     """
 
     token_ids: NDArray[np.int64]
@@ -63,6 +65,7 @@ class ForwardInputs:
     logits_rows: NDArray[np.int64]
     hidden_layers: Sequence[int] = ()
     stop_after: int | None = None
+    only_best: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +73,17 @@ class ForwardOutputs:
     """What a pass gave.
 
     Attributes:
-        logits: [M, V] float32, one row for each entry of `logits_rows`.
+        logits: [M, V] float32, one row for each entry of `logits_rows`; none where `best` is given.
         hidden: layer number -> [N, D] output of that layer, for the layers that were asked for.
         seconds: wall time of the pass, synchronised with the device.
+        best: [M] the token of the largest logit of each row, the first of equal ones, -1 where a logit is NaN or the
+            largest is infinite; None unless `only_best` was asked of a target that can tell.
     """
 
     logits: "torch.Tensor"
     hidden: "dict[int, torch.Tensor]" = field(default_factory=dict)
     seconds: float = 0.0
+    best: NDArray[np.int64] | None = None
 
 
 class Target(Protocol):

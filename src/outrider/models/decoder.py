@@ -12,7 +12,9 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from outrider.cache.base import Cache
 from outrider.cache.kv import KVCache
@@ -35,6 +37,7 @@ __all__ = ["Decoder", "Kernels"]
 
 logger = logging.getLogger(__name__)
 
+_Results = tuple[dict[int, torch.Tensor], torch.Tensor, NDArray[np.int64] | None]
 Kernels = Literal["native", "packed", "dense"]
 
 
@@ -210,28 +213,26 @@ class Decoder:
             raise ValueError(f"a decoder needs a cache of its own make_cache, got {type(cache).__name__}")
         check_pass(inputs, cache)
         with torch.inference_mode():
-            hidden, logits = self._run(inputs, cache)
+            hidden, logits, best = self._run(inputs, cache)
         # clones, so that heads can be trained on them
         taps = {layer: stream.clone() for layer, stream in hidden.items()}
         if self.device.type != "cpu":
             torch.cuda.synchronize(self.device)
-        return ForwardOutputs(logits=logits, hidden=taps, seconds=time.perf_counter() - started)
+        return ForwardOutputs(logits=logits, hidden=taps, seconds=time.perf_counter() - started, best=best)
 
-    def _run(self, inputs: ForwardInputs, cache: KVCache) -> tuple[dict[int, torch.Tensor], torch.Tensor]:
-        """Layer number -> [N, D] the streams that were asked for, and [M, V] float32 logits."""
+    def _run(self, inputs: ForwardInputs, cache: KVCache) -> _Results:
+        """Layer number -> [N, D] the streams that were asked for, and [M, V] float32 logits or their best."""
         embedded = self._embeddings.rows(inputs.token_ids)  # [N, D] float32, in main memory
         played = None
         if self._graphs is not None and isinstance(cache, PagedCache):
             played = self._graphs.run(inputs, embedded, cache)
-        hidden, logits = self._run_layers(inputs, embedded, cache) if played is None else played
+        hidden, logits, best = self._run_layers(inputs, embedded, cache) if played is None else (*played, None)
         logits = self._spread(logits)
         for segment in inputs.segments:
             cache.extend(segment.slot, segment.num_cached + segment.num_rows)
-        return hidden, logits
+        return hidden, logits, best
 
-    def _run_layers(
-        self, inputs: ForwardInputs, embedded: torch.Tensor, cache: KVCache
-    ) -> tuple[dict[int, torch.Tensor], torch.Tensor]:
+    def _run_layers(self, inputs: ForwardInputs, embedded: torch.Tensor, cache: KVCache) -> _Results:
         """The same, layer by layer, but [M, H] logits of the tokens that have some."""
         run = self._stack.start(inputs, to_device(embedded, self.device), cache)
         num_layers = self.config.num_layers if inputs.stop_after is None else inputs.stop_after
@@ -242,9 +243,12 @@ class Decoder:
             if tap in inputs.hidden_layers:
                 hidden[tap] = run.stream.clone()
             done = tap
+        nothing = torch.empty(0, self._stack.head_size, device=self.device)
         if len(inputs.logits_rows) == 0:
-            return hidden, torch.empty(0, self._stack.head_size, device=self.device)
-        return hidden, run.logits(inputs.logits_rows)
+            return hidden, nothing, None
+        if inputs.only_best and self._head_ids is None and (best := run.best(inputs.logits_rows)) is not None:
+            return hidden, nothing, best
+        return hidden, run.logits(inputs.logits_rows), None
 
     def _spread(self, logits: torch.Tensor) -> torch.Tensor:
         """[M, H] logits of the tokens that have some -> [M, V] with -inf at all others."""

@@ -140,6 +140,9 @@ class _PlainRun:
         stack.score(self._stream.index_select(0, self._padded(rows, stack.num_padded(num_wanted))), logits)
         return logits
 
+    def best(self, rows: NDArray[np.int64]) -> None:  # noqa: ARG002 - these products write their results
+        """None: it takes the logits."""
+
     def _padded(self, values: NDArray[np.int64], num_rows: int) -> torch.Tensor:
         """[num_rows] the values, then zeros."""
         padded = torch.zeros(num_rows, dtype=torch.int64)

@@ -33,6 +33,9 @@ class Run(Protocol):
     def logits(self, rows: NDArray[np.int64]) -> "torch.Tensor":
         """[M] rows of the pass -> [M, H] float32 logits of the tokens whose rows the head has, in its order."""
 
+    def best(self, rows: NDArray[np.int64]) -> NDArray[np.int64] | None:
+        """[M] places of their largest logits, as `ForwardOutputs.best`; None where that takes the logits."""
+
 
 class Stack(Protocol):
     """The layers and the head of a decoder."""

@@ -110,6 +110,51 @@ void product(TileShapes& shapes, const Matrix& matrix, const Rows& rows, float* 
   });
 }
 
+// The largest number so far of each lane of a row, the first of equal ones, and whether one was NaN.
+struct Best {
+  Floats most = all(-std::numeric_limits<float>::infinity());
+  Ints place = {}, broken = {};
+
+  // Takes sixteen numbers from `column` on, of which the first `count` are there.
+  void take(Floats values, int64_t column, int64_t count) {
+    const Ints lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    if (count < kLanes) values = select(lane < int32_t(count), values, all(-std::numeric_limits<float>::infinity()));
+    const Ints better = values > most;
+    most = select(better, values, most);
+    place = (better & (lane + int32_t(column))) | (~better & place);
+    broken |= values != values;
+  }
+};
+
+// The place of the largest number of a row of which `count` threads had a part each; -1 if one is NaN or the largest is not
+// finite.
+int64_t best_of(const Best* parts, int64_t stride, int64_t count) {
+  float most = -std::numeric_limits<float>::infinity();
+  int64_t place = -1;
+  for (int64_t part = 0; part < count; part++)
+    for (int lane = 0; lane < kLanes; lane++) {
+      const Best& found = parts[part * stride];
+      if (found.broken[lane]) return -1;
+      if (found.most[lane] > most || (found.most[lane] == most && found.place[lane] < place)) most = found.most[lane], place = found.place[lane];
+    }
+  return std::abs(most) < std::numeric_limits<float>::infinity() ? place : -1;
+}
+
+// The best of each row of rows * matrix, which are not written.
+void product_best(TileShapes& shapes, const Matrix& matrix, const Rows& rows, Best* bests) {
+  share_panels(matrix.panels(), rows, [&](int64_t panel, int64_t first, const Rows& part) {
+    Tile tile;
+    multiply_panel(shapes, matrix, part, panel, tile);
+    for (int64_t row = 0; row < part.num_rows; row++)
+      for (int64_t index = 0; index < kPanel; index += kLanes) {
+        const int64_t column = panel * kPanel + index;
+        Floats values = load(tile.values[row] + index);
+        if (matrix.bias) values += load(matrix.bias + column);
+        bests[first + row].take(values, column, matrix.out - column);
+      }
+  });
+}
+
 // to = silu(rows * gate) * (rows * up), as bfloat16, from row `begin` on.
 void gated_product(TileShapes& shapes, const Matrix& gate, const Matrix& up, const Rows& rows, const Rows& to, int64_t begin) {
   share_panels(gate.panels(), rows, [&](int64_t panel, int64_t first, const Rows& part) {
@@ -341,25 +386,31 @@ int64_t outrider_head_workspace(const Matrix* head, int64_t num_rows, int64_t nu
   Workspace space(nullptr);
   const Rows fed = space.take_rows(num_rows, head->in, {head});
   space.take<uint8_t>(num_threads * cut_bytes(fed));
+  space.take<Best>(num_threads * num_rows);
   return space.bytes();
 }
 
-// logits[index] = head(norm(stream[rows[index]])), float32.
+// logits[index] = head(norm(stream[rows[index]])), float32; without logits, best[index] = the place of the largest of them,
+// see `best_of`.
 void outrider_head(const Matrix* head, const float* norm, double eps, const float* stream, const int64_t* rows,
-                   int64_t num_rows, int64_t num_threads, uint8_t* workspace, float* logits) {
+                   int64_t num_rows, int64_t num_threads, uint8_t* workspace, float* logits, int64_t* best) {
   Workspace space(workspace);
   const Rows fed = space.take_rows(num_rows, head->in, {head});
   const int64_t cut_size = cut_bytes(fed);
   uint8_t* cuts = space.take<uint8_t>(num_threads * cut_size);
+  Best* bests = space.take<Best>(num_threads * num_rows);
+  std::fill(bests, bests + num_threads * num_rows, Best());
 #pragma omp parallel num_threads(int(num_threads))
   {
     TileShapes shapes;
 #pragma omp for
     for (int64_t row = 0; row < num_rows; row++) norm_row(stream + rows[row] * head->in, norm, head->in, eps, fed, row);
     for_chunks(fed, cuts + omp_get_thread_num() * cut_size, [&](const Rows& chunk, int64_t first) {
-      product<false>(shapes, *head, chunk, logits + first * head->out, head->out);
+      if (logits) product<false>(shapes, *head, chunk, logits + first * head->out, head->out);
+      else product_best(shapes, *head, chunk, bests + omp_get_thread_num() * num_rows + first);
     });
   }
+  for (int64_t row = 0; row < num_rows && best; row++) best[row] = best_of(bests + row, num_rows, num_threads);
 }
 
 // The tokens of a row of a law that can still win an exponential race: none arrives before u / p, as u <= -log(1 - u), so

@@ -107,7 +107,7 @@ class Library:
         self.head.restype = None
         self.head.argtypes = (
             *(POINTER(Matrix), c_void_p, c_double, c_void_p, c_void_p),
-            *(c_int64, c_int64, c_void_p, c_void_p),
+            *(c_int64, c_int64, *(c_void_p,) * 3),
         )
         find = functions.outrider_contenders
         find.restype, find.argtypes = c_int64, (c_void_p, c_int64, c_int64, c_void_p, c_void_p, c_int64)

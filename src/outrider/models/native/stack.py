@@ -141,8 +141,18 @@ class _NativeRun:
 
     def logits(self, rows: NDArray[np.int64]) -> torch.Tensor:
         """[M] rows of the pass -> [M, H] float32 logits."""
+        logits = self._stack.results.floats(len(rows), self._stack.head_size)
+        self._run_head(rows, logits.data_ptr(), None)
+        return logits
+
+    def best(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """[M] rows of the pass -> [M] places of their largest logits, see `Run.best`."""
+        best = np.empty(len(rows), dtype=np.int64)
+        self._run_head(rows, None, best.ctypes.data)
+        return best
+
+    def _run_head(self, rows: NDArray[np.int64], logits: int | None, best: int | None) -> None:
         stack, wanted, started = self._stack, np.ascontiguousarray(rows), time.perf_counter()
-        logits = stack.results.floats(len(rows), stack.head_size)
         threads = torch.get_num_threads()
         workspace = stack.workspace(stack.library.head_workspace_bytes(stack.head.structure, len(rows), threads))
         stack.library.head(
@@ -154,11 +164,11 @@ class _NativeRun:
             len(rows),
             threads,
             workspace,
-            logits.data_ptr(),
+            logits,
+            best,
         )
         if stack.seconds is not None:
             stack.seconds[-1] += time.perf_counter() - started
-        return logits
 
 
 def _tree(segment: base.Segment) -> IntArray:
