@@ -1,13 +1,17 @@
 """The rows of a pass, the laws that are pulled from its logits, and what passes cost."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
 from engine_helpers import VOCAB, decoder
 
-from outrider.core.params import SamplingParams, Speculation
+from outrider.core.coins import BatchCoins
+from outrider.core.params import Rule, SamplingParams, Speculation
 from outrider.core.types import Proposal
-from outrider.engine.batch import BatchLaws, pack, token_logprobs
+from outrider.core.verify import STEPS, verify
+from outrider.engine.batch import BatchLaws, asks_for_best, pack, token_logprobs
 from outrider.engine.calibrate import measure_passes, read_bandwidth
 from outrider.engine.request import Request
 from outrider.engine.scheduler import Item
@@ -15,12 +19,12 @@ from outrider.engine.text import TextAssembler
 from outrider.errors import InvalidRequestError
 
 
-def item(slot: int, num_tokens: int, num_cached: int, end: int, **params: object) -> Item:
+def item(slot: int, num_tokens: int, num_cached: int, end: int, rule: Rule = Rule.MATCH, **params: object) -> Item:
     request = Request(
         str(slot),
         list(range(10, 10 + num_tokens)),
         SamplingParams(**params),
-        Speculation(),
+        Speculation(rule=rule),
         vocab_size=VOCAB,
         context_length=100,
         end_ids=frozenset(),
@@ -78,6 +82,44 @@ def test_each_node_has_the_law_of_its_own_row_and_path() -> None:
     torch.testing.assert_close(rows[2], behind.softmax(-1))
     assert rows[3].argmax() == logits[5].argmax()
     assert rows[4].argmax() == logits[7].argmax()
+
+
+def test_where_the_best_is_known_it_is_the_only_token_and_no_other_law_exists() -> None:
+    judged = [ITEMS[0], ITEMS[2], ITEMS[3]]
+    best = np.asarray([40, 7, -1, 9, 50, 51, 8, -1])
+    laws = BatchLaws(torch.empty(0, VOCAB), judged, PROPOSALS, best)
+    assert laws.knows_best
+    assert not laws.can_race
+    assert [laws.only_token(0, node) for node in (-1, 0, 1, 2)] == [40, 7, None, 9]
+    assert laws.only_token(2, -1) is None
+    assert np.isnan(laws.at(np.asarray([0, 2]), np.asarray([1, -1]))).all()
+    results = verify([Rule.MATCH] * 3, laws, PROPOSALS, BatchCoins([i.request.stream for i in judged]), [6, 3, 5])
+    assert [result.nodes for result in results] == [(0,), (0, 1), ()]
+    assert [result.ended for result in results] == ["correction", "bonus", "invalid"]
+    assert [result.next_token for result in results[:2]] == [7, 8]
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"temperature": 0.5},
+        {"logit_bias": {3: 1.0}},
+        {"repetition_penalty": 1.1},
+        {"presence_penalty": 0.1},
+        {"bad_words": [(3,)]},
+        {"bad_words": [(3, 4)]},
+        {"min_tokens": 2},
+        {"logprobs": 0},
+    ],
+)
+def test_whoever_needs_more_than_the_best_asks_for_logits(params: dict[str, object]) -> None:
+    assert asks_for_best(ITEMS)
+    assert not asks_for_best([ITEMS[0], item(1, 3, 2, 3, **params)])
+    planted = dataclasses.replace(STEPS, sample=lambda *given: STEPS.sample(*given))
+    assert not asks_for_best(ITEMS, planted)
+    rules = [rule for rule in Rule if rule is not Rule.MATCH]
+    for rule in rules:
+        assert not asks_for_best([item(1, 3, 2, 3, rule=rule)])
 
 
 def test_log_probabilities_of_a_row() -> None:

@@ -6,21 +6,28 @@ Pushkinist/rMLX#542, vllm-project/vllm#6967 (missing, null or an error, above al
 too), vllm-project/vllm#34497 and PR 26060 (raw or processed, depending on the path).
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
 from engine_helpers import PROMPT, VOCAB, SameText, Wide, engine, finish, fresh
 
+from outrider.core.coins import Coins
 from outrider.core.params import Rule, SamplingParams, Speculation
-from outrider.core.types import Provenance, TokenLogprobs
+from outrider.core.types import Proposal, Provenance, TokenLogprobs
 from outrider.drafters import scripted
 from outrider.drafters.base import Drafter, Needs
 from outrider.drafters.draft_model import DraftModel
 from outrider.drafters.ngram import NgramDrafter
 from outrider.drafters.scripted import ScriptedDrafter
+from outrider.engine.batch import BatchLaws
 from outrider.engine.engine import Engine
+from outrider.engine.reference import reference_generate
+from outrider.engine.scheduler import Item
+from outrider.models.base import ForwardOutputs
 from outrider.models.decoder import Decoder
 from outrider.models.toy import random_decoder
 from outrider.policies.fixed import Fixed
@@ -132,3 +139,39 @@ def test_asking_for_them_changes_no_token_and_turns_nothing_off() -> None:
     assert bare == asked
     assert none == []
     assert running.stats.drafted_steps > drafted > 1
+
+
+class Watched(Engine):
+    """An engine that notes for each pass whether the target told the best tokens and wrote no logits."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.told_best: list[bool] = []
+
+    def _judging(
+        self, judged: Sequence[Item], proposals: Sequence[Proposal], outputs: ForwardOutputs
+    ) -> tuple[BatchLaws, Coins]:
+        self.told_best.append(outputs.best is not None)
+        return super()._judging(judged, proposals, outputs)
+
+
+@pytest.mark.parametrize("kind", ["ngram", "trees", "none"])
+def test_a_greedy_text_is_the_same_whether_logits_are_written_for_it_or_not(kind: str) -> None:
+    model = random_decoder(4, dtype=torch.bfloat16, hidden=128, heads=4)
+    if model.kernels != "native":
+        pytest.skip("only the native layers find the best without logits")
+    text = reference_generate(model, PROMPT, SamplingParams(max_tokens=COUNT))
+    trees = ScriptedDrafter(scripted.wrong_half_trees(SameText([*PROMPT, *text, 1, 2, 3]), VOCAB, seed=2))
+    drafters: dict[str, list[Drafter]] = {"ngram": [NgramDrafter(2, 1)], "trees": [trees], "none": []}
+    policy = Wide(6, 3, 2) if kind == "trees" else Fixed(5)
+
+    def texts(*logprobs: int | None) -> tuple[list[list[int]], list[bool]]:
+        served = Watched(model, drafters[kind], policy)
+        requests = [served.submit(PROMPT, SamplingParams(max_tokens=COUNT, logprobs=n))[0] for n in logprobs]
+        finish(served)
+        return [request.output for request in requests], served.told_best
+
+    assert texts(None, None)[0] == [text, text]
+    assert all(texts(None, None)[1])
+    assert texts(None, 0)[0] == [text, text]
+    assert not any(texts(None, 0)[1])

@@ -10,7 +10,7 @@ from outrider.core import coins
 from outrider.core.params import SamplingParams
 from outrider.core.process import History, Processor, RacingRow
 from outrider.errors import InvalidRequestError, UnsupportedError
-from outrider.models.base import ForwardInputs, Segment
+from outrider.models.base import ForwardInputs, ForwardOutputs, Segment
 from outrider.models.decoder import Decoder
 from outrider.models.native.build import VARIANTS, build
 from outrider.models.native.library import library
@@ -146,6 +146,56 @@ def test_numbers_that_are_not_finite_reach_the_logits(variant, value):
     broken.tensor("model.layers.0.self_attn.k_proj.weight")[0, 0] = value
     decoder = Decoder(config, broken, kernels="native", dtype=torch.bfloat16)
     assert not torch.isfinite(run(decoder, np.array([1, 2, 3]), [3])[0]).any()
+
+
+@pytest.mark.parametrize("num_rows", [1, 5, 16, 40])
+def test_the_best_of_rows_is_told_without_their_logits(variant, num_rows):
+    config = dataclasses.replace(numbers("llama"), vocab_size=75)  # the last panel is not full
+    source = random_source(config, 6)
+    head = source.tensor("model.embed_tokens.weight")
+    head[[3, 40, 74]] = 10 * head[[40]]  # equal ones: the first counts where they are the largest
+    decoder = Decoder(config, source, dtype=torch.bfloat16, kernels="native")
+    tokens, rows = np.random.default_rng(0).integers(0, 75, num_rows), np.arange(num_rows)
+
+    def outputs(**more: bool) -> ForwardOutputs:
+        cache = decoder.make_cache()
+        slot = cache.acquire()
+        cache.reserve(slot, num_rows)
+        return decoder.forward(ForwardInputs(tokens, rows, [Segment(slot, 0, num_rows, 0)], rows, **more), cache)
+
+    whole, short = outputs(), outputs(only_best=True)
+    assert whole.best is None
+    assert short.logits.shape == (0, 75)
+    assert short.best is not None
+    assert short.best.tolist() == whole.logits.argmax(-1).tolist()
+    assert num_rows == 1 or {3, 40, 74} & set(short.best.tolist()) == {3}
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_rows_whose_largest_logit_is_not_finite_have_no_best(variant, value):
+    config = numbers("llama")
+    source = random_source(config, 6)
+    weights = source.tensor("model.embed_tokens.weight")
+    source.tensor("model.norm.weight")[:] = value
+    assert weights.isfinite().all()
+    decoder = Decoder(config, source, dtype=torch.bfloat16, kernels="native")
+    cache = decoder.make_cache()
+    cache.reserve(slot := cache.acquire(), 3)
+    inputs = ForwardInputs(np.arange(3), np.arange(3), [Segment(slot, 0, 3, 0)], np.arange(3), only_best=True)
+    assert decoder.forward(inputs, cache).best.tolist() == [-1, -1, -1]
+
+
+def test_other_kernels_and_reduced_heads_give_logits_all_the_same():
+    config = numbers("llama")
+    source = random_source(config, 6)
+    inputs = ForwardInputs(np.arange(3), np.arange(3), [Segment(0, 0, 3, 0)], np.arange(3), only_best=True)
+    for given in ({"kernels": "dense"}, {"kernels": "dense", "head_ids": [1, 2]}, {"head_ids": [1, 2]}):
+        decoder = Decoder(config, source, dtype=torch.bfloat16, **given)
+        cache = decoder.make_cache()
+        cache.reserve(cache.acquire(), 3)
+        outputs = decoder.forward(inputs, cache)
+        assert outputs.best is None
+        assert outputs.logits.shape == (3, config.vocab_size)
 
 
 def test_packing_loses_nothing():

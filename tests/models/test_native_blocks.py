@@ -160,16 +160,23 @@ def to_bfloat16(number: float) -> float:
 
 
 def run_head(blocks: Blocks, norm: torch.Tensor, stream: torch.Tensor) -> torch.Tensor:
-    """[rows, out] products of the normed rows with a head in blocks."""
+    """[rows, out] products of the normed rows with a head in blocks.
+
+    The places of the largest are asked for too, in a call of their own, and compared.
+    """
     (num_rows, num_in), num_out = stream.shape, blocks.data.shape[0]
     config = dataclasses.replace(toy_config(vocab_size=num_out), hidden_size=num_in, tied_head=False)
     head = MatrixPacker(config, BlockMemory({}, {"lm_head.weight": blocks}), library(), stored_blocks=True).head()
     assert head.structure.kind != 0
     assert head.nbytes < num_in * -(-num_out // 32) * 32 * 1.1
     logits, rows = torch.empty(num_rows, num_out), np.arange(num_rows)
+    best = np.empty(num_rows, dtype=np.int64)
     workspace = torch.empty(library().head_workspace_bytes(head.structure, num_rows, 2), dtype=torch.uint8)
-    pointers = (stream.data_ptr(), rows.ctypes.data, num_rows, 2, workspace.data_ptr(), logits.data_ptr())
-    library().head(head.structure, norm.data_ptr(), 0.0, *pointers)
+    pointers = (stream.data_ptr(), rows.ctypes.data, num_rows, 2, workspace.data_ptr())
+    library().head(head.structure, norm.data_ptr(), 0.0, *pointers, logits.data_ptr(), None)
+    library().head(head.structure, norm.data_ptr(), 0.0, *pointers, None, best.ctypes.data)
+    is_finite = logits.isfinite().all(1)
+    assert best.tolist() == torch.where(is_finite, logits.argmax(1), -1).tolist()
     return logits
 
 

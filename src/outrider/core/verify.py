@@ -98,7 +98,7 @@ def verify(
     return [walk.result for walk in walks if walk.result is not None]
 
 
-def _match_without_laws(walks: Sequence[Walk], laws: Laws, coins: Coins, steps: Steps) -> None:
+def _match_without_laws(walks: list[Walk], laws: Laws, coins: Coins, steps: Steps) -> None:
     """Go down as far as tokens are known without writing a law out.
 
     Of many walks the sure tokens that are not known are found by the race too, in one call; of few that takes longer

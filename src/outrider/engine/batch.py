@@ -103,7 +103,7 @@ class BatchLaws:
     def __init__(
         self, logits: Any, items: Sequence[Item], proposals: Sequence[Proposal], best: IntArray | None = None
     ) -> None:
-        self._logits = host_view(logits) if best is None else None
+        self._logits: Any = host_view(logits) if best is None else None
         self._best = None if best is None else best.tolist()
         self._items = items
         self._proposals = proposals
@@ -131,7 +131,12 @@ class BatchLaws:
     @property
     def can_race(self) -> bool:
         """Whether a compiled race is there, and reads these logits."""
-        return self._best is None and coins.find_winners is not None and type(self._logits) is np.ndarray and self._logits.dtype == np.float32
+        return (
+            self._best is None
+            and coins.find_winners is not None
+            and type(self._logits) is np.ndarray
+            and self._logits.dtype == np.float32
+        )
 
     def race(self, requests: IntArray, nodes: IntArray, states: IntArray) -> IntArray:
         """[k] tokens drawn from the laws after nodes in noise streams, -1 where that takes the written-out law."""

@@ -252,7 +252,8 @@ class Engine:
         self, judged: Sequence[Item], proposals: Sequence[Proposal], outputs: ForwardOutputs
     ) -> tuple[BatchLaws, Coins]:
         """What the rules ask in this step: the target's laws, and the requests' own noise."""
-        return BatchLaws(outputs.logits, judged, proposals, outputs.best), BatchCoins([item.request.stream for item in judged])
+        laws = BatchLaws(outputs.logits, judged, proposals, outputs.best)
+        return laws, BatchCoins([item.request.stream for item in judged])
 
     def _requeue(self, items: Sequence[Item]) -> None:
         """After a step that broke off: nothing that it wrote is trusted, its requests read their texts anew."""
@@ -327,6 +328,8 @@ class Engine:
         judged: Judged | None = None,
         base: int = 0,
     ) -> Mapping[str, float]:
+        if not self.drafters.names:
+            return {}
         observation = observe_rows(self.drafters.needs, item, segment, outputs, kept, judged, base)
         return self.drafters.observe(item.request.request_id, kept, observation)
 

@@ -4,6 +4,7 @@ Pure functions of a verdict and of what commit kept; nothing here changes a requ
 reported, observed or counted as accepted.
 """
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -81,8 +82,7 @@ class Judged:
             Provenance(self.proposal.source[node], True, depth)
             for depth, node in enumerate(self.result.nodes[: kept.num_accepted])
         )
-        written = range(kept.num_accepted, len(kept.tokens))
-        return drafted + tuple(Provenance("target", False, depth) for depth in written)
+        return (*drafted, *map(_from_target, range(kept.num_accepted, len(kept.tokens))))
 
     def logprobs(self, kept: Kept, laws: BatchLaws) -> tuple[TokenLogprobs, ...]:
         """The target's raw log probabilities of the emitted tokens, where the request asked for them."""
@@ -94,6 +94,11 @@ class Judged:
             token_logprobs(laws.row(self.number, node), token, num_top)
             for node, token in zip(judges, kept.tokens, strict=True)
         )
+
+
+@functools.lru_cache
+def _from_target(depth: int) -> Provenance:
+    return Provenance("target", False, depth)
 
 
 def observe_rows(

@@ -140,7 +140,7 @@ class _PlainRun:
         stack.score(self._stream.index_select(0, self._padded(rows, stack.num_padded(num_wanted))), logits)
         return logits
 
-    def best(self, rows: NDArray[np.int64]) -> None:  # noqa: ARG002 - these products write their results
+    def best(self, rows: NDArray[np.int64]) -> None:
         """None: it takes the logits."""
 
     def _padded(self, values: NDArray[np.int64], num_rows: int) -> torch.Tensor:
