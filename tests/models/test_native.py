@@ -164,6 +164,7 @@ def test_the_best_of_rows_is_told_without_their_logits(variant, num_rows):
         return decoder.forward(ForwardInputs(tokens, rows, [Segment(slot, 0, num_rows, 0)], rows, **more), cache)
 
     whole, short = outputs(), outputs(only_best=True)
+    assert decoder.kernels == "native"
     assert whole.best is None
     assert short.logits.shape == (0, 75)
     assert short.best is not None
@@ -185,17 +186,30 @@ def test_rows_whose_largest_logit_is_not_finite_have_no_best(variant, value):
     assert decoder.forward(inputs, cache).best.tolist() == [-1, -1, -1]
 
 
-def test_other_kernels_and_reduced_heads_give_logits_all_the_same():
-    config = numbers("llama")
+@pytest.mark.parametrize(
+    "given", [{"kernels": "dense"}, {"kernels": "dense", "head_ids": [1, 2]}, {"head_ids": [1, 2]}]
+)
+@pytest.mark.parametrize("value", [None, float("nan"), float("inf")])
+def test_other_kernels_and_reduced_heads_tell_the_best_of_the_logits_that_they_write(given, value):
+    config = numbers("qwen2")
     source = random_source(config, 6)
-    inputs = ForwardInputs(np.arange(3), np.arange(3), [Segment(0, 0, 3, 0)], np.arange(3), only_best=True)
-    for given in ({"kernels": "dense"}, {"kernels": "dense", "head_ids": [1, 2]}, {"head_ids": [1, 2]}):
-        decoder = Decoder(config, source, dtype=torch.bfloat16, **given)
+    source.tensor("lm_head.weight")[[2, 80]] = source.tensor("lm_head.weight")[1].clone()
+    if value is not None:
+        source.tensor("model.embed_tokens.weight")[1] = value
+    decoder = Decoder(config, source, dtype=torch.bfloat16, **given)
+    inputs = ForwardInputs(np.arange(3), np.arange(3), [Segment(0, 0, 3, 0)], np.arange(3))
+    logits, best = [], []
+    for only_best in (False, True):
         cache = decoder.make_cache()
         cache.reserve(cache.acquire(), 3)
-        outputs = decoder.forward(inputs, cache)
-        assert outputs.best is None
-        assert outputs.logits.shape == (3, config.vocab_size)
+        outputs = decoder.forward(dataclasses.replace(inputs, only_best=only_best), cache)
+        logits.append(outputs.logits)
+        best.append(outputs.best)
+    assert best[0] is None
+    assert logits[1].shape == (0, config.vocab_size)
+    expected = torch.where(logits[0].isnan().any(1), -1, logits[0].argmax(1)).tolist()
+    assert best[1].tolist() == expected
+    assert (-1 in expected) == (value is not None)
 
 
 def test_packing_loses_nothing():

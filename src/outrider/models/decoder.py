@@ -216,7 +216,7 @@ class Decoder:
             hidden, logits, best = self._run(inputs, cache)
         # clones, so that heads can be trained on them
         taps = {layer: stream.clone() for layer, stream in hidden.items()}
-        if self.device.type != "cpu":
+        if self.device.type != "cpu" and best is None:  # else it has come from there
             torch.cuda.synchronize(self.device)
         return ForwardOutputs(logits=logits, hidden=taps, seconds=time.perf_counter() - started, best=best)
 
@@ -228,6 +228,8 @@ class Decoder:
             played = self._graphs.run(inputs, embedded, cache)
         hidden, logits, best = self._run_layers(inputs, embedded, cache) if played is None else (*played, None)
         logits = self._spread(logits)
+        if inputs.only_best and best is None:
+            best, logits = _best(logits), logits.new_empty(0, logits.shape[1])
         for segment in inputs.segments:
             cache.extend(segment.slot, segment.num_cached + segment.num_rows)
         return hidden, logits, best
@@ -256,3 +258,11 @@ class Decoder:
             return logits
         spread = logits.new_full((logits.shape[0], self.config.vocab_size), float("-inf"))
         return spread.index_copy_(1, self._head_ids, logits)
+
+
+def _best(logits: torch.Tensor) -> NDArray[np.int64]:
+    """[M] places of the largest of logits [M, V], see `ForwardOutputs.best`; found where they lie."""
+    places = logits.argmax(-1)  # the first of equal ones; a NaN counts as the largest
+    largest = logits.gather(1, places[:, None])[:, 0]
+    found: NDArray[np.int64] = torch.where(largest.isfinite(), places, -1).cpu().numpy()
+    return found

@@ -34,7 +34,7 @@ class Run(Protocol):
         """[M] rows of the pass -> [M, H] float32 logits of the tokens whose rows the head has, in its order."""
 
     def best(self, rows: NDArray[np.int64]) -> NDArray[np.int64] | None:
-        """[M] places of their largest logits, as `ForwardOutputs.best`; None where that takes the logits."""
+        """[M] places of their largest logits, as `ForwardOutputs.best`; None where it takes the logits."""
 
 
 class Stack(Protocol):
