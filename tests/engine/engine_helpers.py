@@ -120,7 +120,7 @@ class Altered:
         self.make_cache = target.make_cache
 
     def forward(self, inputs: ForwardInputs, cache: Cache) -> ForwardOutputs:
-        outputs = self._target.forward(replace(inputs, only_best=False), cache)
+        outputs = self._target.forward(inputs, cache)
         return replace(outputs, logits=self._change(inputs, outputs.logits.clone()))
 
 

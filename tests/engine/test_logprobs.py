@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from engine_helpers import PROMPT, VOCAB, SameText, Wide, engine, finish, fresh
+from engine_helpers import PROMPT, VOCAB, Altered, SameText, Wide, engine, finish, fresh
 
 from outrider.core.coins import Coins
 from outrider.core.params import Rule, SamplingParams, Speculation
@@ -27,7 +27,7 @@ from outrider.engine.batch import BatchLaws
 from outrider.engine.engine import Engine
 from outrider.engine.reference import reference_generate
 from outrider.engine.scheduler import Item
-from outrider.models.base import ForwardOutputs
+from outrider.models.base import ForwardOutputs, tells_best
 from outrider.models.decoder import Decoder
 from outrider.models.toy import random_decoder
 from outrider.policies.fixed import Fixed
@@ -175,3 +175,21 @@ def test_a_greedy_text_is_the_same_whether_logits_are_written_for_it_or_not(kind
     assert all(texts(None, None)[1])
     assert texts(None, 0)[0] == [text, text]
     assert not any(texts(None, 0)[1])
+
+
+def test_whoever_wraps_a_target_to_change_its_logits_gets_them() -> None:
+    model = random_decoder(4, dtype=torch.bfloat16, hidden=128, heads=4)
+
+    class Open(Altered):
+        def __getattr__(self, name: str) -> Any:
+            return getattr(model, name)
+
+    altered = Open(model, lambda _, logits: -logits)
+    assert altered.tells_best
+    assert tells_best(model)
+    assert not tells_best(altered)
+    served = engine(altered)
+    (request,) = served.submit(PROMPT, SamplingParams(max_tokens=COUNT))
+    finish(served)
+    assert request.output == reference_generate(altered, PROMPT, SamplingParams(max_tokens=COUNT))
+    assert request.output != reference_generate(model, PROMPT, SamplingParams(max_tokens=COUNT))

@@ -31,7 +31,7 @@ from outrider.engine.scheduler import Item, Scheduler
 from outrider.engine.shadow import Shadow
 from outrider.engine.stats import SpecStats
 from outrider.engine.views import draft_context, request_view
-from outrider.models.base import ForwardOutputs, Segment, Target
+from outrider.models.base import ForwardOutputs, Segment, Target, tells_best
 from outrider.models.tokenizer import Tokenizer
 from outrider.policies.base import Policy, RequestView, Shape
 from outrider.policies.fixed import Fixed
@@ -79,6 +79,7 @@ class Engine:
         self.drafters = Ensemble(drafters)
         self.policy = policy or Fixed()
         check_policy(self.policy, self.drafters)
+        self._tells_best = tells_best(target)
         self._plan = plan_memory(target, self.drafters.members, self.config)
         self.config = replace(self.config, cache_tokens=self._plan.cache_tokens)
         self.drafters.load(self.config.cache_tokens, self.config.prefix_tokens)
@@ -213,7 +214,7 @@ class Engine:
         proposals = self._trim(self._draft(judged, plans), views)
 
         needs = self.drafters.needs
-        only_best = not needs.top_k and asks_for_best(judged, self.steps)
+        only_best = self._tells_best and not needs.top_k and asks_for_best(judged, self.steps)
         inputs = pack(items, proposals, needs.hidden_layers, only_best=only_best)
         outputs = self.target.forward(inputs, self.cache)
         laws, coins = self._judging(judged, proposals, outputs)

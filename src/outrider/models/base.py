@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from outrider.cache.base import Cache
 
-__all__ = ["ForwardInputs", "ForwardOutputs", "RecordsPasses", "Segment", "Target", "TimesParts"]
+__all__ = ["ForwardInputs", "ForwardOutputs", "RecordsPasses", "Segment", "Target", "TimesParts", "tells_best"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +55,7 @@ class ForwardInputs:
         logits_rows: [M] rows whose logits are wanted, ascending.
         hidden_layers: layers whose output is wanted for all rows; 0 is the embedding, i the output of layer i.
         stop_after: number of layers to run; None runs all. With fewer, no logits may be asked for.
-        only_best: whether the place of each row's largest logit is enough; a target that can then gives `best` and
-            writes no logits.
+        only_best: whether the place of each row's largest logit is enough; asked only of a target that `tells_best`.
     """
 
     token_ids: NDArray[np.int64]
@@ -77,7 +76,7 @@ class ForwardOutputs:
         hidden: layer number -> [N, D] output of that layer, for the layers that were asked for.
         seconds: wall time of the pass, synchronised with the device.
         best: [M] the token of the largest logit of each row, the first of equal ones, -1 where a logit is NaN or the
-            largest is infinite; None unless `only_best` was asked of a target that can tell.
+            largest is infinite; None unless `only_best` was asked.
     """
 
     logits: "torch.Tensor"
@@ -126,6 +125,15 @@ class TimesParts(Protocol):
         Raises:
             UnsupportedError: what runs the layers here does not tell.
         """
+
+
+def tells_best(target: Target) -> bool:
+    """Whether a target gives `ForwardOutputs.best` instead of logits where `only_best` is asked.
+
+    Its own class says so, by an attribute `tells_best`: whoever wraps such a target, to change its logits, say, is not
+    asked for it, even if he passes on every attribute that he lacks.
+    """
+    return getattr(type(target), "tells_best", False) is True
 
 
 @runtime_checkable

@@ -67,6 +67,8 @@ class Decoder:
         InvalidRequestError: the model has none of `head_ids`.
     """
 
+    tells_best = True  # see `base.tells_best`
+
     def __init__(
         self,
         config: ModelConfig,
