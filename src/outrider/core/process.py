@@ -134,6 +134,7 @@ class Processor:
         twin = copy.copy(self)
         temperature = 1.0 if self.params.is_greedy else self.params.temperature
         twin.params = replace(self.params, temperature=temperature, top_k=0, top_p=1.0, min_p=0.0)
+        twin.takes_largest = False
         return twin
 
     def law(self, logits: Any, states: Sequence[PathState]) -> Any:

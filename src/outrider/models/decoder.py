@@ -218,7 +218,7 @@ class Decoder:
             hidden, logits, best = self._run(inputs, cache)
         # clones, so that heads can be trained on them
         taps = {layer: stream.clone() for layer, stream in hidden.items()}
-        if self.device.type != "cpu" and best is None:  # else it has come from there
+        if self.device.type != "cpu":
             torch.cuda.synchronize(self.device)
         return ForwardOutputs(logits=logits, hidden=taps, seconds=time.perf_counter() - started, best=best)
 

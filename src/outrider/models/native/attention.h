@@ -182,7 +182,7 @@ static inline void transpose(const float (*from)[16], float (*to)[16]) {
 static void score_keys(Scratch& scratch, const uint16_t* keys, int64_t head_dim, int64_t first, int64_t count, int64_t num_queries,
                        uint32_t member) {
   alignas(64) float products[2][16][16], turned[16][16];
-  multiply_keys(scratch.queries, keys, head_dim, products[0]);
+  if (count > 0) multiply_keys(scratch.queries, keys, head_dim, products[0]);
   for (int64_t key = 0; key < count; key += 16) {  // a product is read after the next one has been begun
     scratch.ahead.fetch();
     if (key + 16 < count) multiply_keys(scratch.queries, keys + (key + 16) * head_dim, head_dim, products[(key / 16 + 1) % 2]);
