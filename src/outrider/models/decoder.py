@@ -92,6 +92,7 @@ class Decoder:
         with torch.inference_mode():
             self._stack = self._make_stack(stored_blocks)
         self._graphs = self._make_graphs(graphs)
+        self._no_logits = torch.empty(0, self._stack.head_size, device=self.device)
         if self.invariant and self.kernels == "packed" and not self.proves_invariance():
             logger.warning("a row's bits depend on the width of a pass here; equal seeds may give texts that differ")
             self.invariant = False
@@ -247,11 +248,10 @@ class Decoder:
             if tap in inputs.hidden_layers:
                 hidden[tap] = run.stream.clone()
             done = tap
-        nothing = torch.empty(0, self._stack.head_size, device=self.device)
         if len(inputs.logits_rows) == 0:
-            return hidden, nothing, None
+            return hidden, self._no_logits, None
         if inputs.only_best and self._head_ids is None and (best := run.best(inputs.logits_rows)) is not None:
-            return hidden, nothing, best
+            return hidden, self._no_logits, best
         return hidden, run.logits(inputs.logits_rows), None
 
     def _spread(self, logits: torch.Tensor) -> torch.Tensor:
