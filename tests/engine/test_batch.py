@@ -11,6 +11,7 @@ from outrider.core.coins import BatchCoins
 from outrider.core.params import Rule, SamplingParams, Speculation
 from outrider.core.types import Proposal
 from outrider.core.verify import STEPS, verify
+from outrider.drafters.base import Needs
 from outrider.engine.batch import BatchLaws, asks_for_best, pack, token_logprobs
 from outrider.engine.calibrate import measure_passes, read_bandwidth
 from outrider.engine.request import Request
@@ -113,13 +114,15 @@ def test_where_the_best_is_known_it_is_the_only_token_and_no_other_law_exists() 
     ],
 )
 def test_whoever_needs_more_than_the_best_asks_for_logits(params: dict[str, object]) -> None:
-    assert asks_for_best(ITEMS)
-    assert not asks_for_best([ITEMS[0], item(1, 3, 2, 3, **params)])
+    assert asks_for_best(ITEMS, Needs())
+    assert not asks_for_best([], Needs())
+    assert not asks_for_best(ITEMS, Needs(top_k=1))
+    assert not asks_for_best([ITEMS[0], item(1, 3, 2, 3, **params)], Needs())
     planted = dataclasses.replace(STEPS, sample=lambda *given: STEPS.sample(*given))
-    assert not asks_for_best(ITEMS, planted)
+    assert not asks_for_best(ITEMS, Needs(), planted)
     rules = [rule for rule in Rule if rule is not Rule.MATCH]
     for rule in rules:
-        assert not asks_for_best([item(1, 3, 2, 3, rule=rule)])
+        assert not asks_for_best([item(1, 3, 2, 3, rule=rule)], Needs())
 
 
 def test_log_probabilities_of_a_row() -> None:

@@ -146,7 +146,7 @@ class KVCache(SlottedCache):
         """
         kept = [int(node) for node in nodes]
         check_nodes(kept, self._slots.length(slot) - length)
-        if kept and kept != list(range(len(kept))):
+        if kept != list(range(len(kept))):
             tensor = self._tensors[slot]
             index = torch.tensor(kept, device=self._device) + length
             tensor[:, :, :, length : length + len(kept)] = tensor.index_select(3, index)

@@ -16,6 +16,7 @@ from outrider.core.process import PathState, RacingRow
 from outrider.core.steps import STEPS, Steps
 from outrider.core.tree import depths, is_chain, subset, with_ancestors
 from outrider.core.types import IntArray, Proposal, TokenLogprobs
+from outrider.drafters.base import Needs
 from outrider.engine.scheduler import Item
 from outrider.models.base import ForwardInputs, Segment
 from outrider.policies.base import RequestView
@@ -23,9 +24,10 @@ from outrider.policies.base import RequestView
 __all__ = ["BatchLaws", "asks_for_best", "pack", "token_logprobs", "trim"]
 
 
-def asks_for_best(judged: Sequence[Item], steps: Steps = STEPS) -> bool:
-    """Whether the place of the largest logit is all that anybody asks of the rows of judged items."""
-    return steps.sample is STEPS.sample and all(item.request.asks_for_best for item in judged)
+def asks_for_best(judged: Sequence[Item], needs: Needs, steps: Steps = STEPS) -> bool:
+    """Whether somebody asks for the place of the largest logit of the rows of judged items, and nobody for more."""
+    looks = needs.top_k or steps.sample is not STEPS.sample
+    return bool(judged) and not looks and all(item.request.asks_for_best for item in judged)
 
 
 def pack(

@@ -15,7 +15,7 @@ from outrider.core.coins import BatchCoins, Coins
 from outrider.core.params import SamplingParams, Speculation
 from outrider.core.process import MaskState
 from outrider.core.steps import STEPS, Steps
-from outrider.core.types import Kept, Plan, Proposal, TokenEvent
+from outrider.core.types import Kept, Proposal, TokenEvent
 from outrider.core.verify import verify
 from outrider.drafters.base import Drafter
 from outrider.drafters.ensemble import Ensemble
@@ -30,7 +30,7 @@ from outrider.engine.request import Request
 from outrider.engine.scheduler import Item, Scheduler
 from outrider.engine.shadow import Shadow
 from outrider.engine.stats import SpecStats
-from outrider.engine.views import draft_context, request_view
+from outrider.engine.views import draft, request_view
 from outrider.models.base import ForwardOutputs, Segment, Target, tells_best
 from outrider.models.tokenizer import Tokenizer
 from outrider.policies.base import Policy, RequestView, Shape
@@ -211,10 +211,10 @@ class Engine:
         judged = [item for item in items if item.is_judged]
         views = [request_view(item, self.drafters.names) for item in judged]
         plans = self.policy.choose(views)
-        proposals = self._trim(self._draft(judged, plans), views)
+        proposals = self._trim(draft(self.drafters.propose, judged, plans), views)
 
         needs = self.drafters.needs
-        only_best = self._tells_best and not needs.top_k and asks_for_best(judged, self.steps)
+        only_best = self._tells_best and asks_for_best(judged, needs, self.steps)
         inputs = pack(items, proposals, needs.hidden_layers, only_best=only_best)
         outputs = self.target.forward(inputs, self.cache)
         laws, coins = self._judging(judged, proposals, outputs)
@@ -239,15 +239,6 @@ class Engine:
                 self.cache.keep(item.slot, item.end, ())
                 self._observe(item, segment, outputs, _NOTHING)
         return events
-
-    def _draft(self, judged: Sequence[Item], plans: Sequence[Plan]) -> list[Proposal]:
-        """A proposal for each item; nobody is asked about those whose plan is off."""
-        drafting = [number for number, plan in enumerate(plans) if not plan.is_off]
-        found = self.drafters.propose([draft_context(judged[number], plans[number]) for number in drafting])
-        proposals = [Proposal.empty()] * len(judged)
-        for number, proposal in zip(drafting, found, strict=True):
-            proposals[number] = proposal
-        return proposals
 
     def _judging(
         self, judged: Sequence[Item], proposals: Sequence[Proposal], outputs: ForwardOutputs

@@ -1,13 +1,13 @@
 """What policies and drafters are shown of a scheduled request: numbers to the one, text and noise to the other."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from outrider.core.types import Plan
+from outrider.core.types import Plan, Proposal
 from outrider.drafters.base import DraftContext
 from outrider.engine.scheduler import Item
 from outrider.policies.base import RequestView
 
-__all__ = ["draft_context", "request_view"]
+__all__ = ["draft", "draft_context", "request_view"]
 
 
 def request_view(item: Item, drafters: Sequence[str]) -> RequestView:
@@ -29,6 +29,24 @@ def request_view(item: Item, drafters: Sequence[str]) -> RequestView:
         num_output=request.num_output,
         max_nodes=item.max_nodes,
     )
+
+
+def draft(
+    propose: Callable[[Sequence[DraftContext]], list[Proposal]], items: Sequence[Item], plans: Sequence[Plan]
+) -> list[Proposal]:
+    """A proposal for each item; nobody is asked about those whose plan is off.
+
+    Args:
+        propose: answers for several requests at once.
+        items: the judged items.
+        plans: what was decided for each.
+    """
+    drafting = [number for number, plan in enumerate(plans) if not plan.is_off]
+    found = propose([draft_context(items[number], plans[number]) for number in drafting])
+    proposals = [Proposal.empty()] * len(items)
+    for number, proposal in zip(drafting, found, strict=True):
+        proposals[number] = proposal
+    return proposals
 
 
 def draft_context(item: Item, plan: Plan) -> DraftContext:

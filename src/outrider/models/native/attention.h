@@ -198,7 +198,11 @@ class WeightedValues {
   static constexpr int64_t kWidth = 64;
 
   WeightedValues(float* sums, int64_t head_dim, int64_t num_queries, int64_t column)
-      : sums_(sums + column), head_dim_(head_dim), num_queries_(num_queries), column_(column), parts_(std::min(kWidth, head_dim - column) / 16) {
+      : sums_(sums + column),
+        head_dim_(head_dim),
+        num_queries_(num_queries),
+        column_(column),
+        parts_(std::min(kWidth, head_dim - column) / 16) {
 #ifdef __AMX_BF16__
     _tile_zero(0);
     _tile_zero(1);

@@ -110,36 +110,6 @@ void product(TileShapes& shapes, const Matrix& matrix, const Rows& rows, float* 
   });
 }
 
-// The largest number so far of each lane of a row, the first of equal ones, and whether one was NaN.
-struct Best {
-  Floats most = all(-std::numeric_limits<float>::infinity());
-  Ints place = {}, broken = {};
-
-  // Takes sixteen numbers from `column` on, of which the first `count` are there.
-  void take(Floats values, int64_t column, int64_t count) {
-    const Ints lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    if (count < kLanes) values = select(lane < int32_t(count), values, all(-std::numeric_limits<float>::infinity()));
-    const Ints better = values > most;
-    most = select(better, values, most);
-    place = (better & (lane + int32_t(column))) | (~better & place);
-    broken |= values != values;
-  }
-};
-
-// The place of the largest number of a row of which `count` threads had a part each; -1 if one is NaN or the largest is not
-// finite.
-int64_t best_of(const Best* parts, int64_t stride, int64_t count) {
-  float most = -std::numeric_limits<float>::infinity();
-  int64_t place = -1;
-  for (int64_t part = 0; part < count; part++)
-    for (int lane = 0; lane < kLanes; lane++) {
-      const Best& found = parts[part * stride];
-      if (found.broken[lane]) return -1;
-      if (found.most[lane] > most || (found.most[lane] == most && found.place[lane] < place)) most = found.most[lane], place = found.place[lane];
-    }
-  return std::abs(most) < std::numeric_limits<float>::infinity() ? place : -1;
-}
-
 // The best of each row of rows * matrix, which are not written.
 void product_best(TileShapes& shapes, const Matrix& matrix, const Rows& rows, Best* bests) {
   share_panels(matrix.panels(), rows, [&](int64_t panel, int64_t first, const Rows& part) {
@@ -391,7 +361,7 @@ int64_t outrider_head_workspace(const Matrix* head, int64_t num_rows, int64_t nu
 }
 
 // logits[index] = head(norm(stream[rows[index]])), float32; without logits, best[index] = the place of the largest of them,
-// see `best_of`.
+// see `place_of`.
 void outrider_head(const Matrix* head, const float* norm, double eps, const float* stream, const int64_t* rows,
                    int64_t num_rows, int64_t num_threads, uint8_t* workspace, float* logits, int64_t* best) {
   Workspace space(workspace);
@@ -410,7 +380,7 @@ void outrider_head(const Matrix* head, const float* norm, double eps, const floa
       else product_best(shapes, *head, chunk, bests + omp_get_thread_num() * num_rows + first);
     });
   }
-  for (int64_t row = 0; row < num_rows && best; row++) best[row] = best_of(bests + row, num_rows, num_threads);
+  for (int64_t row = 0; row < num_rows && best; row++) best[row] = place_of(bests + row, num_rows, num_threads);
 }
 
 // The tokens of a row of a law that can still win an exponential race: none arrives before u / p, as u <= -log(1 - u), so

@@ -27,21 +27,46 @@ static inline double exponential(int64_t token, int64_t state) {
   return -std::log1p(-std::max(double(int64_t(noise_bits(token, state) >> 11)) * 0x1p-53, 0x1p-54));
 }
 
-// The place of the largest number of a row; -1 if one is NaN or the largest is not finite.
-static inline int64_t largest(const float* row, int64_t size) {
+// The largest number so far of each lane of a row, the first of equal ones, and whether one was NaN.
+struct Best {
   Floats most = all(-kNever);
-  Ints broken{};
-  int64_t i = 0;
-  for (; i + kLanes <= size; i += kLanes) {
-    const Floats values = load(row + i);
-    most = select(values > most, values, most);
+  Ints place = {}, broken = {};
+
+  // Takes sixteen numbers from `column` on, of which the first `count` are there.
+  void take(Floats values, int64_t column, int64_t count) {
+    const Ints lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    if (count < kLanes) values = select(lane < int32_t(count), values, all(-kNever));
+    const Ints better = values > most;
+    most = select(better, values, most);
+    place = (better & (lane + int32_t(column))) | (~better & place);
     broken |= values != values;
   }
-  float found = -kNever;
-  bool any = false;
-  for (int lane = 0; lane < kLanes; lane++) found = std::max(found, most[lane]), any |= broken[lane] != 0;
-  for (; i < size; i++) found = std::max(found, row[i]), any |= row[i] != row[i];
-  return any || !(std::abs(found) < kNever) ? -1 : std::find(row, row + size, found) - row;
+};
+
+// The place of the largest number of a row that was taken in `count` parts; -1 if one is NaN or the largest is not finite.
+static inline int64_t place_of(const Best* parts, int64_t stride, int64_t count) {
+  float most = -kNever;
+  int64_t place = -1;
+  for (int64_t part = 0; part < count; part++) {
+    const Best& found = parts[part * stride];
+    for (int lane = 0; lane < kLanes; lane++) {
+      if (found.broken[lane]) return -1;
+      if (found.most[lane] > most || (found.most[lane] == most && found.place[lane] < place))
+        most = found.most[lane], place = found.place[lane];
+    }
+  }
+  return std::abs(most) < kNever ? place : -1;
+}
+
+// The same of numbers that lie one behind the other.
+static inline int64_t largest(const float* row, int64_t size) {
+  Best best;
+  int64_t first = 0;
+  for (; first + kLanes <= size; first += kLanes) best.take(load(row + first), first, kLanes);
+  float rest[kLanes] = {};
+  std::copy(row + first, row + size, rest);
+  best.take(load(rest), first, size - first);
+  return place_of(&best, 1, 1);
 }
 
 typedef uint64_t Words __attribute__((vector_size(64), aligned(8), may_alias));
