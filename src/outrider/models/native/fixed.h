@@ -40,41 +40,67 @@ struct alignas(64) Plane {
   Bits parts[16];
 };
 
-constexpr int kRing = 4, kEarly = 2;  // planes in a ring, and pairs from expanding to multiplying
-constexpr int kManyPairs = 32;        // that are expanded at once for many rows
+constexpr int kManyPairs = 16;            // that are widened at once for many rows, or whose minima are added at once
+constexpr int64_t kHalfCache = 12 << 10;  // numbers of rows, two bytes each, in half a first-level cache
 
+// What is fetched while a pair is widened, to the first-level cache and to the second. Few lines at a time: many at once would
+// hold up both what is multiplied and each other.
+template <int64_t kHeld>
+struct Coming {
+  static constexpr int kPieces = 8;
+  const uint8_t *soon, *later;
+
+  OUTRIDER_INLINE_MEMBER void fetch(int piece) const {
+    constexpr int64_t kLines = (pair_bytes(kHeld) + kLine - 1) / kLine;
+    for (int64_t line = kLines * piece / kPieces; line < kLines * (piece + 1) / kPieces; line++) {
+      _mm_prefetch(later + kLine * line, _MM_HINT_T1);
+      _mm_prefetch(soon + kLine * line, _MM_HINT_T0);
+    }
+  }
+  OUTRIDER_INLINE_MEMBER void fetch() const {
+#pragma GCC unroll 8
+    for (int piece = 0; piece < kPieces; piece++) fetch(piece);
+  }
+};
+
+struct Nothing {
+  void fetch(int) const {}
+};
+
+// A tile of so many pairs; `skipped` bytes lie between its last record and the first of the tile that is multiplied next.
 template <int64_t kHeld>
 class Held {
  public:
-  explicit Held(const uint8_t* tile) : tile_(tile) {}
+  Held(const uint8_t* tile, int64_t pairs, int64_t skipped) : tile_(tile), pairs_(pairs), skipped_(skipped) {}
 
   Floats units() const { return load(reinterpret_cast<const float*>(tile_)); }
   Floats minimum(int64_t pair, int64_t step) const { return halves(record(pair) + kMinima + 32 * step); }
   const Plane& bytes(int64_t pair) const { return *reinterpret_cast<const Plane*>(record(pair)); }  // of kInt8
 
-  // What lies some pages behind a pair is fetched.
-  OUTRIDER_INLINE_MEMBER void prefetch(int64_t pair) const {
-    const char* from = reinterpret_cast<const char*>(record(pair));
-    for (int64_t line = 0; line < pair_bytes(kHeld); line += kLine) {
-      _mm_prefetch(from + 8192 + line, _MM_HINT_T1);
-      _mm_prefetch(from + 2048 + line, _MM_HINT_T0);
-    }
+  OUTRIDER_INLINE_MEMBER Coming<kHeld> coming(int64_t pair) const {
+    constexpr int64_t kSoon = 2, kLater = 5120 / pair_bytes(kHeld);  // pairs
+    return {next(pair + kSoon), next(pair + kLater)};
   }
 
-  // The plane of a pair, of kInt4.
-  OUTRIDER_INLINE_MEMBER void expand(int64_t pair, Plane& plane) const {
+  // The plane of a pair, of kInt4, while something is fetched.
+  template <typename Fetched>
+  OUTRIDER_INLINE_MEMBER void expand(int64_t pair, Plane& plane, const Fetched& fetched) const {
     const uint8_t* from = record(pair);
-    expand_step(from, from + kNibbles, plane.parts);
-    expand_step(from + kTile, from + kNibbles + 256, plane.parts + 8);
+    expand_step(from, from + kNibbles, plane.parts, fetched, 0);
+    expand_step(from + kTile, from + kNibbles + 256, plane.parts + 8, fetched, 4);
   }
 
  private:
   const uint8_t* tile_;
+  int64_t pairs_, skipped_;
 
   const uint8_t* record(int64_t pair) const { return tile_ + kLine + pair * pair_bytes(kHeld); }
+  const uint8_t* next(int64_t pair) const { return record(pair) + (pair < pairs_ ? 0 : skipped_); }
 
   // Two products of a nibble and S at once in each half of a lane, their upper bytes put side by side.
-  OUTRIDER_INLINE_MEMBER static void expand_step(const uint8_t* scales, const uint8_t* nibbles, Bits* to) {
+  template <typename Fetched>
+  OUTRIDER_INLINE_MEMBER static void expand_step(const uint8_t* scales, const uint8_t* nibbles, Bits* to, const Fetched& fetched,
+                                                 int first) {
     const __m512i wide = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(scales)));
     const __m512i scale = _mm512_or_si512(wide, _mm512_slli_epi32(wide, 16)), shifted = _mm512_slli_epi16(scale, 4);
     const auto both = [](__m512i upper, __m512i lower) {  // the upper byte of one, the lower of the other
@@ -82,6 +108,7 @@ class Held {
     };
 #pragma GCC unroll 4
     for (int part = 0; part < 4; part++) {
+      fetched.fetch(first + part);
       const __m512i four = _mm512_loadu_si512(nibbles + 64 * part);
       const auto nibble = [&](int mask) { return _mm512_and_si512(four, _mm512_set1_epi16(short(mask))); };
       to[part] = both(_mm512_mullo_epi16(nibble(0x000f), shifted), _mm512_mulhi_epu16(nibble(0x0f00), shifted));
@@ -97,8 +124,8 @@ struct alignas(64) Sums {
 };
 
 // Adds minimum * sum of the row's integers, of a pair.
-template <int... kRow>
-OUTRIDER_INLINE void add_minima(Floats* minima, const Held<kInt4>& tile, int64_t pair, const float* sums,
+template <typename Tiles, int... kRow>
+OUTRIDER_INLINE void add_minima(Floats* minima, const Tiles& tile, int64_t pair, const float* sums,
                                 std::integer_sequence<int, kRow...>) {
   constexpr int kRows = sizeof...(kRow);
   const Floats first = tile.minimum(pair, 0), last = tile.minimum(pair, 1);
@@ -123,59 +150,129 @@ OUTRIDER_INLINE void put_results(const Sums& sums, const Floats* minima, Floats 
   (put(kRow), ...);
 }
 
-// Adds pairs [first, last) to the sums of `kRows` rows, which begin at zero before pair 0, and puts the results behind the last
-// pair. With `kExpand` the planes of kInt4 are a ring; else those of the pairs from `first` on are there.
-template <int64_t kHeld, int kRows, bool kExpand>
-static void add_pairs(const Rows& rows, const Held<kHeld>& tile, int64_t first, int64_t last, Plane* planes, Sums& sums,
-                      float* result) {
+// One tile for `kRows` rows.
+template <int64_t kHeld, int kRows>
+static void multiply_rows(const Rows& rows, const Held<kHeld>& tile, float* result) {
   constexpr int64_t kPlane = kRows * Cut::kPair;
-  constexpr bool kWiden = kExpand && kHeld == kInt4;
+  constexpr int kRing = 4, kEarly = 2;  // planes in a ring, and pairs from expanding to multiplying
   constexpr auto kAll = std::make_integer_sequence<int, kRows>();
+  const int64_t pairs = Cut::pairs(rows.steps());
+  Plane planes[kRing];
+  Sums sums;
   Floats minima[kRows] = {};
-  if (first) {
-    copy_sums(minima, sums.minima, kAll);
-    _tile_loadd(0, sums.high, 64);
-    _tile_loadd(1, sums.low, 64);
-  } else {
-    _tile_zero(0);
-    _tile_zero(1);
-  }
-  if (kWiden)
-    for (int64_t pair = first; pair < std::min(first + kEarly, last); pair++) tile.expand(pair, planes[pair % kRing]);
-  const int8_t* from = rows.cut.bytes + first * 2 * kPlane;
-  const float* row_sums = rows.cut.sums + first * 2 * kRows;
-  for (int64_t pair = first; pair < last; pair++, from += 2 * kPlane, row_sums += 2 * kRows) {
-    if (kExpand) tile.prefetch(pair);
-    if (kWiden && pair + kEarly < last) tile.expand(pair + kEarly, planes[(pair + kEarly) % kRing]);
+  _tile_zero(0);
+  _tile_zero(1);
+  if (kHeld == kInt4)
+    for (int64_t pair = 0; pair < std::min<int64_t>(kEarly, pairs); pair++) tile.expand(pair, planes[pair], Nothing());
+  const int8_t* from = rows.cut.bytes;
+  for (int64_t pair = 0; pair < pairs; pair++, from += 2 * kPlane) {
+    tile.coming(pair + kEarly).fetch();
+    if (kHeld == kInt4 && pair + kEarly < pairs) tile.expand(pair + kEarly, planes[(pair + kEarly) % kRing], Nothing());
     __asm__ volatile("" ::: "memory");  // what tiles read has been written
     _tile_loadd(4, from, Cut::kPair);
     _tile_loadd(5, from + kPlane, Cut::kPair);
-    _tile_loadd(6, kHeld == kInt8 ? &tile.bytes(pair) : planes + (kExpand ? pair % kRing : pair - first), 64);
+    _tile_loadd(6, kHeld == kInt8 ? &tile.bytes(pair) : &planes[pair % kRing], 64);
     _tile_dpbsud(0, 4, 6);
     _tile_dpbsud(1, 5, 6);
-    if constexpr (kHeld == kInt4) add_minima(minima, tile, pair, row_sums, kAll);
+    if constexpr (kHeld == kInt4) add_minima(minima, tile, pair, rows.cut.sums + pair * 2 * kRows, kAll);
   }
   _tile_stored(0, sums.high, 64);
   _tile_stored(1, sums.low, 64);
-  if (last == Cut::pairs(rows.steps())) put_results<kHeld>(sums, minima, tile.units(), rows.cut, result, kAll);
-  else copy_sums(sums.minima, minima, kAll);
+  put_results<kHeld>(sums, minima, tile.units(), rows.cut, result, kAll);
+}
+
+// The two tiles of a panel, read at the same time.
+template <int64_t kHeld>
+struct Both {
+  Held<kHeld> one, other;
+
+  Both(const uint8_t* panel, int64_t pairs, int64_t size)
+      : one(panel, pairs, behind(pairs, size)), other(panel + size, pairs, behind(pairs, size)) {}
+
+  // The planes of a pair, while what lies behind it is fetched.
+  OUTRIDER_INLINE_MEMBER void expand(int64_t pair, Plane (&planes)[2]) const {
+    one.expand(pair, planes[0], one.coming(pair));
+    other.expand(pair, planes[1], other.coming(pair));
+  }
+  OUTRIDER_INLINE_MEMBER void fetch(int64_t pair) const { one.coming(pair).fetch(), other.coming(pair).fetch(); }
+
+ private:
+  static int64_t behind(int64_t pairs, int64_t size) { return 2 * size - pairs * pair_bytes(kHeld); }
+};
+
+// Adds pairs [first, last) of both tiles of a panel to the sums of `kRows` rows, which begin at zero before pair 0, and puts
+// the results behind the last pair: each tile of the rows is read once for both. With `kExpand` the planes of kInt4 are those of
+// a pair and of the next; else those of the pairs from `first` on are there.
+template <int64_t kHeld, int kRows, bool kExpand>
+static void add_both(const Rows& rows, const Both<kHeld>& tiles, int64_t first, int64_t last, Plane (*planes)[2], Sums* sums,
+                     float* result) {
+  constexpr int64_t kPlane = kRows * Cut::kPair;
+  constexpr auto kAll = std::make_integer_sequence<int, kRows>();
+  const auto &one = tiles.one, &other = tiles.other;
+  if (first) {
+    _tile_loadd(0, sums[0].high, 64);
+    _tile_loadd(1, sums[0].low, 64);
+    _tile_loadd(2, sums[1].high, 64);
+    _tile_loadd(3, sums[1].low, 64);
+  } else {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (int row = 0; row < kRows; row++) sums[0].minima[row] = sums[1].minima[row] = Floats{};
+  }
+  if (kExpand && kHeld == kInt4) tiles.expand(first, planes[first % 2]);
+  const int8_t* from = rows.cut.bytes + first * 2 * kPlane;
+  for (int64_t begin = first; begin < last; begin += kManyPairs) {
+    const int64_t end = std::min<int64_t>(begin + kManyPairs, last);
+    for (int64_t pair = begin; pair < end; pair++, from += 2 * kPlane) {
+      if (kExpand && kHeld == kInt4 && pair + 1 < last) tiles.expand(pair + 1, planes[(pair + 1) % 2]);
+      else if (kExpand) tiles.fetch(pair);
+      const Plane* both = planes[kExpand ? pair % 2 : pair - first];
+      __asm__ volatile("" ::: "memory");  // what tiles read has been written
+      _tile_loadd(4, from, Cut::kPair);
+      _tile_loadd(5, from + kPlane, Cut::kPair);
+      _tile_loadd(6, kHeld == kInt8 ? &one.bytes(pair) : both, 64);
+      _tile_dpbsud(0, 4, 6);
+      _tile_dpbsud(1, 5, 6);
+      _tile_loadd(7, kHeld == kInt8 ? &other.bytes(pair) : both + 1, 64);
+      _tile_dpbsud(2, 4, 7);
+      _tile_dpbsud(3, 5, 7);
+    }
+    for (int half = 0; kHeld == kInt4 && half < 2; half++) {
+      Floats minima[kRows];
+      copy_sums(minima, sums[half].minima, kAll);
+      for (int64_t pair = begin; pair < end; pair++)
+        add_minima(minima, half ? other : one, pair, rows.cut.sums + pair * 2 * kRows, kAll);
+      copy_sums(sums[half].minima, minima, kAll);
+    }
+  }
+  _tile_stored(0, sums[0].high, 64);
+  _tile_stored(1, sums[0].low, 64);
+  _tile_stored(2, sums[1].high, 64);
+  _tile_stored(3, sums[1].low, 64);
+  if (last < Cut::pairs(rows.steps())) return;
+  put_results<kHeld>(sums[0], sums[0].minima, one.units(), rows.cut, result, kAll);
+  put_results<kHeld>(sums[1], sums[1].minima, other.units(), rows.cut, result + kTile, kAll);
 }
 
 // One row's result, by vectors.
 template <int64_t kHeld>
-static void multiply_row(const Rows& rows, const Held<kHeld>& tile, Sums& sums, float* result) {
+static void multiply_row(const Rows& rows, const Held<kHeld>& tile, float* result) {
   typedef int32_t Four __attribute__((aligned(1), may_alias));
   constexpr std::integer_sequence<int, 0> kRow;
   const Four* from = reinterpret_cast<const Four*>(rows.cut.bytes);
   __m512i high[2] = {}, low[2] = {};  // two sums of each, so that none waits for itself
   Floats minimum[1] = {};
+  Sums sums;
   for (int64_t pair = 0; pair < Cut::pairs(rows.steps()); pair++, from += 32) {
-    tile.prefetch(pair);
+    const Coming<kHeld> coming = tile.coming(pair);
     Plane plane;
-    if (kHeld == kInt4) tile.expand(pair, plane);
+    if (kHeld == kInt4) tile.expand(pair, plane, coming);
     const Plane& weights = kHeld == kInt4 ? plane : tile.bytes(pair);
 #pragma GCC unroll 16
     for (int part = 0; part < 16; part++) {
+      if (kHeld == kInt8 && part % 2) coming.fetch(part / 2);
       const __m512i bytes = (__m512i)weights.parts[part];
       high[part % 2] = _mm512_dpbusd_epi32(high[part % 2], bytes, _mm512_set1_epi32(from[part]));
       low[part % 2] = _mm512_dpbusd_epi32(low[part % 2], bytes, _mm512_set1_epi32(from[16 + part]));
@@ -187,44 +284,62 @@ static void multiply_row(const Rows& rows, const Held<kHeld>& tile, Sums& sums, 
   put_results<kHeld>(sums, minimum, tile.units(), rows.cut, result, kRow);
 }
 
-// One tile for the rows of a group; `result` has a stride of a panel. All rows of a tile of rows are read; those that are not
-// there give numbers that mean nothing.
+// Both tiles of a panel for 17 rows and more: planes are widened once for all groups of rows.
 template <int64_t kHeld>
-static void multiply_tile(const Rows& rows, const Held<kHeld>& tile, float* result) {
+static void multiply_groups(const Rows& rows, const Both<kHeld>& tiles, float* result) {
   const int64_t pairs = Cut::pairs(rows.steps());
-  Plane planes[kManyPairs];
-  Sums sums[kGroup / 16];
-  if (rows.num_rows <= 16) {
-    switch (rows.height) {
-      case 1: return multiply_row(rows, tile, *sums, result);
-      case 2: return add_pairs<kHeld, 2, true>(rows, tile, 0, pairs, planes, *sums, result);
-      case 4: return add_pairs<kHeld, 4, true>(rows, tile, 0, pairs, planes, *sums, result);
-      case 8: return add_pairs<kHeld, 8, true>(rows, tile, 0, pairs, planes, *sums, result);
-      default: return add_pairs<kHeld, 16, true>(rows, tile, 0, pairs, planes, *sums, result);
-    }
-  }
+  Plane planes[kManyPairs][2];
+  Sums sums[kGroup / 16][2];
   for (int64_t first = 0; first < pairs; first += kManyPairs) {
     const int64_t last = std::min<int64_t>(first + kManyPairs, pairs);
     for (int64_t pair = first; pair < last; pair++) {
-      tile.prefetch(pair);
-      if (kHeld == kInt4) tile.expand(pair, planes[pair - first]);
+      if (kHeld == kInt4) tiles.expand(pair, planes[pair - first]);
+      else tiles.fetch(pair);
     }
-    for (int64_t group = 0; group < rows.groups(); group++)
-      add_pairs<kHeld, 16, false>(rows.from(16 * group, 16), tile, first, last, planes, sums[group], result + 16 * group * kPanel);
+    for (int64_t group = 0; group < rows.groups(); group++) {
+      float* to = result + 16 * group * kPanel;
+      add_both<kHeld, 16, false>(rows.from(16 * group, 16), tiles, first, last, planes, sums[group], to);
+    }
   }
 }
 
+// Calls `multiply` with the height of a tile of rows, as a constant.
+template <typename Multiply>
+static void with_height(const Rows& rows, const Multiply& multiply) {
+  switch (rows.height) {
+    case 2: return multiply(std::integral_constant<int, 2>());
+    case 4: return multiply(std::integral_constant<int, 4>());
+    case 8: return multiply(std::integral_constant<int, 8>());
+    default: return multiply(std::integral_constant<int, 16>());
+  }
+}
+
+// One panel for the rows of a group; `result` has a stride of a panel. All rows of a tile of rows are read; those that are not
+// there give numbers that mean nothing.
 template <int64_t kHeld>
-static void multiply_held(const Rows& rows, const uint8_t* panel, Tile& result) {
-  for (int half = 0; half < 2; half++)
-    multiply_tile(rows, Held<kHeld>(panel + half * held_bytes(kHeld, rows.size)), result.values[0] + half * kTile);
+static void multiply_held(const Rows& rows, const uint8_t* panel, float* result) {
+  const int64_t size = held_bytes(kHeld, rows.size), pairs = Cut::pairs(rows.steps());
+  const bool fills_cache = rows.height * rows.size >= kHalfCache;  // so reading the rows once more costs most
+  if (rows.num_rows > 16) return multiply_groups(rows, Both<kHeld>(panel, pairs, size), result);
+  if (rows.height > 1 && fills_cache)
+    return with_height(rows, [&](auto height) {
+      Plane planes[2][2];
+      Sums sums[2];
+      add_both<kHeld, height, true>(rows, Both<kHeld>(panel, pairs, size), 0, pairs, planes, sums, result);
+    });
+  for (int half = 0; half < 2; half++) {
+    const Held<kHeld> tile(panel + half * size, pairs, size - pairs * pair_bytes(kHeld));
+    float* to = result + half * kTile;
+    if (rows.height == 1) multiply_row(rows, tile, to);
+    else with_height(rows, [&](auto height) { multiply_rows<kHeld, height>(rows, tile, to); });
+  }
 }
 
 // One panel of two tiles for the rows of a group; `result` has a row a panel.
 static inline void multiply_quantised(TileShapes& shapes, int64_t held, const Rows& rows, const uint8_t* panel, Tile& result) {
   shapes.set(int(rows.height));
-  if (held == kInt4) multiply_held<kInt4>(rows, panel, result);
-  else multiply_held<kInt8>(rows, panel, result);
+  if (held == kInt4) multiply_held<kInt4>(rows, panel, result.values[0]);
+  else multiply_held<kInt8>(rows, panel, result.values[0]);
 }
 
 // Input `place` of a part of sixteen outputs, as a number.
