@@ -14,9 +14,10 @@
 
 #include "product.h"
 
-constexpr int kSpan = 512;    // keys of an item
-constexpr int kBlock = 32;    // keys of one product with the values
-constexpr int kQueries = 16;  // queries of an item
+constexpr int kSpan = 512;     // keys of an item
+constexpr int kBlock = 32;     // keys of one product with the values
+constexpr int kQueries = 16;   // queries of an item
+constexpr int kMostDim = 256;  // numbers of a head
 
 struct Segment {
   uint16_t* slot;       // [layers, 2, kv heads, capacity, head dim]
@@ -86,29 +87,48 @@ static Work work_of(const Pass& pass, const Heads& heads) {
   return work;
 }
 
-// Fetches what the next item will read, a few cache lines at a time: as many at once as a core can wait for would hold up the
-// work on this one.
+// Fetches keys and values in groups of 16 rows, one group while another is read: to the first-level cache what this item reads
+// soon, and to the second what the next item will read. A group comes in sixteen pieces, as many lines at once would hold up the
+// work between them.
 class Ahead {
  public:
-  // so many numbers each of keys and of values, in so many calls of `fetch`
-  void begin(const uint16_t* keys, const uint16_t* values, int64_t count, int64_t calls) {
-    at_ = keys, end_ = keys + count, then_ = values, then_end_ = values + count;
-    lines_ = (2 * count / kLineNumbers + calls - 1) / calls;
+  // Where keys and values of so many groups begin.
+  struct Groups {
+    const uint16_t *keys, *values;
+    int64_t count;
+  };
+
+  void begin(const Groups& own, const Groups& next, int64_t head_dim) {
+    own_ = own, next_ = next, size_ = kGroupRows * head_dim, at_ = 0;
   }
-  void fetch() {
-    for (int64_t line = 0; line < lines_; line++, at_ += kLineNumbers) {
-      if (at_ >= end_) {
-        if (then_ == then_end_) return;
-        at_ = then_, end_ = then_ = then_end_;
-      }
-      __builtin_prefetch(at_, 0, 2);
+  void step() {
+    const int64_t soon = at_ + 3;
+    soon_ = soon < 2 * own_.count ? place(own_, soon) : place(next_, soon - 2 * own_.count);
+    later_ = at_ < 2 * next_.count ? place(next_, at_) : soon_;
+    at_++;
+  }
+  OUTRIDER_INLINE_MEMBER void fetch(int piece) const {
+    const int64_t numbers = size_ / kPieces;
+    for (int64_t number = piece * numbers; number < (piece + 1) * numbers; number += kLineNumbers) {
+      __builtin_prefetch(later_ + number, 0, 2);
+      __builtin_prefetch(soon_ + number, 0, 3);
     }
   }
 
  private:
-  static constexpr int64_t kLineNumbers = 32;
-  const uint16_t *at_, *end_, *then_, *then_end_;
-  int64_t lines_ = 0;
+  static constexpr int64_t kLineNumbers = 32, kGroupRows = 16;
+  static constexpr int kPieces = 16;
+  Groups own_, next_;
+  int64_t size_ = 0, at_ = 0;
+  const uint16_t *soon_ = nullptr, *later_ = nullptr;
+
+  const uint16_t* place(const Groups& groups, int64_t index) const {
+    return index < groups.count ? groups.keys + index * size_ : groups.values + (index - groups.count) * size_;
+  }
+};
+
+struct NothingAhead {
+  void fetch(int) const {}
 };
 
 // A thread's buffers for one item.
@@ -116,6 +136,7 @@ struct Scratch {
   alignas(64) float scores[kQueries][kSpan];
   alignas(64) uint16_t queries[8 * kStep * kQueries];           // [head dim / 32][pair][query][2]
   alignas(64) uint16_t weights[kQueries][kSpan + kStep] = {};   // the scores' exponentials
+  alignas(64) float result[kQueries * (kMostDim + 2)];          // of queries with one span
   alignas(64) uint16_t member_weights[kQueries][kBlock] = {};   // those of one path for one block
   std::vector<uint16_t> line_keys, line_values;                // the own keys and values of a path, in its order
   TileShapes shapes;
@@ -147,11 +168,16 @@ static inline void multiply_keys(const uint16_t* queries, const uint16_t* keys, 
 #endif
 }
 
-// Turns a square of 16 x 16 numbers on its diagonal.
-static inline void transpose(const float (*from)[16], float (*to)[16]) {
+// Turns a square of 16 x 16 numbers on its diagonal, while the sixteen pieces of a group are fetched.
+template <typename Fetched>
+static inline void transpose(const float (*from)[16], float (*to)[16], const Fetched& ahead) {
 #ifdef __AVX512F__
   __m512 rows[16], pairs[16];
-  for (int row = 0; row < 16; row++) rows[row] = _mm512_load_ps(from[row]);
+#pragma GCC unroll 16
+  for (int row = 0; row < 16; row++) {
+    rows[row] = _mm512_load_ps(from[row]);
+    if (row % 2) ahead.fetch(row / 2);
+  }
   for (int row = 0; row < 16; row += 2) {
     pairs[row] = _mm512_unpacklo_ps(rows[row], rows[row + 1]);
     pairs[row + 1] = _mm512_unpackhi_ps(rows[row], rows[row + 1]);
@@ -168,13 +194,17 @@ static inline void transpose(const float (*from)[16], float (*to)[16]) {
     pairs[row + 8] = _mm512_shuffle_f32x4(rows[row + 8], rows[row + 12], 0x88);
     pairs[row + 12] = _mm512_shuffle_f32x4(rows[row + 8], rows[row + 12], 0xdd);
   }
+#pragma GCC unroll 8
   for (int row = 0; row < 8; row++) {
+    ahead.fetch(8 + row);
     _mm512_store_ps(to[row], _mm512_shuffle_f32x4(pairs[row], pairs[row + 8], 0x88));
     _mm512_store_ps(to[row + 8], _mm512_shuffle_f32x4(pairs[row], pairs[row + 8], 0xdd));
   }
 #else
-  for (int row = 0; row < 16; row++)
+  for (int row = 0; row < 16; row++) {
+    ahead.fetch(row);
     for (int column = 0; column < 16; column++) to[column][row] = from[row][column];
+  }
 #endif
 }
 
@@ -184,9 +214,9 @@ static void score_keys(Scratch& scratch, const uint16_t* keys, int64_t head_dim,
   alignas(64) float products[2][16][16], turned[16][16];
   if (count > 0) multiply_keys(scratch.queries, keys, head_dim, products[0]);
   for (int64_t key = 0; key < count; key += 16) {  // a product is read after the next one has been begun
-    scratch.ahead.fetch();
+    scratch.ahead.step();
     if (key + 16 < count) multiply_keys(scratch.queries, keys + (key + 16) * head_dim, head_dim, products[(key / 16 + 1) % 2]);
-    transpose(products[key / 16 % 2], turned);
+    transpose(products[key / 16 % 2], turned, scratch.ahead);
     for (int64_t query = 0; query < num_queries; query++)
       if (member >> query & 1) store(scratch.scores[query] + first + key, load(turned[query]));
   }
@@ -217,10 +247,9 @@ class WeightedValues {
   void add(Ahead& ahead, const uint16_t* weights, int64_t stride, const uint16_t* values, int64_t count) {
 #ifdef __AMX_BF16__
     alignas(64) Pairs pairs[2];
-    if (count > 0) interleave(pairs[0], values);
+    if (count > 0) interleave(pairs[0], values, ahead);
     for (int64_t key = 0; key < count; key += kBlock) {  // pairs are read after the next ones have been written
-      ahead.fetch();
-      if (key + kBlock < count) interleave(pairs[(key / kBlock + 1) % 2], values + (key + kBlock) * head_dim_);
+      if (key + kBlock < count) interleave(pairs[(key / kBlock + 1) % 2], values + (key + kBlock) * head_dim_, ahead);
       const Pairs& read = pairs[key / kBlock % 2];
       __asm__ volatile("" ::: "memory");  // what tiles read has been written
       _tile_loadd(4, weights + key, size_t(stride) * 2);
@@ -236,7 +265,10 @@ class WeightedValues {
     }
 #else
     for (int64_t key = 0; key < count; key += kBlock) {
-      ahead.fetch();
+      for (int group = 0; group < 2 && column_ == 0; group++) {
+        ahead.step();
+        for (int piece = 0; piece < 16; piece++) ahead.fetch(piece);
+      }
       for (int64_t query = 0; query < num_queries_; query++)
         for (int64_t place = key; place < key + kBlock; place++) {
           const float weight = from_bits(weights[query * stride + place]);
@@ -273,14 +305,18 @@ class WeightedValues {
     uint16_t parts[4][16][32];  // [part][pair of keys][16][2]
   };
 
-  void interleave(Pairs& pairs, const uint16_t* values) const {
-    for (int64_t part = 0; part < parts_; part += 2)
+  void interleave(Pairs& pairs, const uint16_t* values, Ahead& ahead) const {
+    for (int64_t part = 0; part < parts_; part += 2) {
+      if (column_ == 0) ahead.step();
+#pragma GCC unroll 16
       for (int pair = 0; pair < 16; pair++) {
+        if (column_ == 0) ahead.fetch(pair);
         const uint16_t* from = values + 2 * pair * head_dim_ + column_ + part * 16;
         const __m512i one = _mm512_loadu_si512(from), other = _mm512_loadu_si512(from + head_dim_);
         _mm512_store_si512(pairs.parts[part][pair], _mm512_unpacklo_epi16(one, other));
         _mm512_store_si512(pairs.parts[part + 1][pair], _mm512_unpackhi_epi16(one, other));
       }
+    }
   }
 
   // in which order 32 numbers lie in two parts
@@ -301,7 +337,7 @@ static void lay_out_queries(Scratch& scratch, const uint16_t* queries, const Ite
       const int64_t from = (item.segment->start + row) * heads.num_heads + item.head * group + place;
       memcpy(rows[query], queries + from * heads.head_dim + step, sizeof rows[query]);
     }
-    transpose(rows, reinterpret_cast<float(*)[16]>(scratch.queries + step * kQueries));
+    transpose(rows, reinterpret_cast<float(*)[16]>(scratch.queries + step * kQueries), NothingAhead());
   }
 }
 
@@ -397,10 +433,12 @@ static void attend(Scratch& scratch, const Pass& pass, const Heads& heads, const
   constexpr uint32_t kAll = ~0u;
 
   const Segment& after = *next.segment;
-  const int64_t next_span = next.span * kSpan, next_count = std::min<int64_t>(kSpan, after.num_cached + after.num_rows - next_span);
-  const int64_t calls = (shared + own) / 16 + num_queries + (shared + own) / kBlock * ((head_dim + 63) / 64);
-  scratch.ahead.begin(held(after, heads, layer, 0, next.head) + next_span * head_dim,
-                      held(after, heads, layer, 1, next.head) + next_span * head_dim, &next == &item ? 0 : next_count * head_dim, calls);
+  const int64_t next_first = next.span * kSpan, behind = after.num_cached + after.num_rows - next_first;
+  const int64_t next_groups = &next == &item ? 0 : (std::min<int64_t>(kSpan, behind) + 15) / 16;
+  const uint16_t* next_keys = held(after, heads, layer, 0, next.head) + next_first * head_dim;
+  const uint16_t* next_values = held(after, heads, layer, 1, next.head) + next_first * head_dim;
+  scratch.ahead.begin({keys + span * head_dim, values + span * head_dim, (shared + own) / 16}, {next_keys, next_values, next_groups},
+                      head_dim);
   score_keys(scratch, keys + span * head_dim, head_dim, 0, shared, num_queries, kAll);
   for (int index = 0; own > 0 && index < lines.count; index++) {
     const uint16_t* from = keys + fork * head_dim;
@@ -411,10 +449,8 @@ static void attend(Scratch& scratch, const Pass& pass, const Heads& heads, const
     score_keys(scratch, from, head_dim, shared, own, num_queries, lines.member[index]);
   }
   float* tops = result + kQueries * head_dim;
-  for (int64_t query = 0; query < num_queries; query++) {
+  for (int64_t query = 0; query < num_queries; query++)
     weigh(scratch.scores[query], scratch.weights[query], span, shared + own, position[query], scale, tops + query, tops + kQueries + query);
-    scratch.ahead.fetch();
-  }
   for (int64_t column = 0; column < head_dim; column += WeightedValues::kWidth) {
     WeightedValues sums(result, head_dim, num_queries, column);
     sums.add(scratch.ahead, scratch.weights[0], kSpan + kStep, values + span * head_dim, shared);
@@ -443,7 +479,7 @@ static void combine(const float* results, int64_t stride, const Item& item, cons
     const auto top_of = [&](int64_t span) { return results[span * stride + kQueries * dim + query]; };
     float top = top_of(0);
     for (int64_t span = 1; span < item.num_spans; span++) top = top_of(span) > top || top_of(span) != top_of(span) ? top_of(span) : top;
-    alignas(64) float sums[256] = {};
+    alignas(64) float sums[kMostDim] = {};
     float total = 0;
     for (int64_t span = 0; span < item.num_spans; span++) {
       if (top_of(span) == -__builtin_inff()) continue;

@@ -293,7 +293,7 @@ void add_layer(Scratch& scratch, const Layer& layer, const Pass& pass, const Hea
 #pragma omp for schedule(dynamic)
   for (size_t index = 0; index < work.items.size(); index++) {
     const Item &item = work.items[index], &next = work.items[std::min(index + threads, work.items.size() - 1)];
-    float* result = buffers.results + int64_t(index) * result_size;
+    float* result = item.num_spans == 1 ? scratch.result : buffers.results + int64_t(index) * result_size;
     attend(scratch, pass, heads, item, next, number, buffers.queries, scale, result);
     if (item.num_spans == 1) combine(result, result_size, item, heads, buffers.attended);
   }
