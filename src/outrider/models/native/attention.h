@@ -60,8 +60,21 @@ struct Item {
 };
 
 struct Work {
-  std::vector<Item> items;     // those of the same queries one behind the other, by spans
-  std::vector<int64_t> split;  // the first items of queries that have more than one
+  std::vector<Item> items;       // those of the same queries one behind the other, by spans
+  std::vector<int64_t> split;    // the first items of queries that have more than one
+  std::vector<int64_t> ends{0};  // roughly what all items before each cost, and what all cost
+
+  void add(const Item& item, int64_t num_keys) {
+    items.push_back(item);
+    ends.push_back(ends.back() + (kFixedKeys + num_keys) * (kFixedQueries + item.num_queries));
+  }
+  // Where a thread's share begins. Shares lie in one piece, as cores that read a slot at the same time hold each other up.
+  size_t begin_of(int64_t thread, int64_t threads) const {
+    return size_t(std::lower_bound(ends.begin(), ends.end(), ends.back() * thread / threads) - ends.begin());
+  }
+
+ private:
+  static constexpr int64_t kFixedKeys = 32, kFixedQueries = 16;  // what an item costs beside its own, in keys and in queries
 };
 
 // Queries of a segment are numbered row by row, then by their place in the group.
@@ -70,17 +83,16 @@ static Work work_of(const Pass& pass, const Heads& heads) {
   for (int64_t index = 0; index < pass.num_segments; index++) {
     const Segment& segment = pass.segments[index];
     const int64_t queries = segment.num_rows * heads.group();
-    for (int64_t first = 0; first < queries; first += kQueries) {
-      const int64_t count = queries - first < kQueries ? queries - first : kQueries;
-      int64_t last = 0;
-      for (int64_t row = first / heads.group(); row <= (first + count - 1) / heads.group(); row++) {
-        const int64_t position = pass.positions[segment.start + row];
-        last = position > last ? position : last;
-      }
-      for (int64_t head = 0; head < heads.num_kv_heads; head++) {
+    for (int64_t head = 0; head < heads.num_kv_heads; head++) {
+      for (int64_t first = 0; first < queries; first += kQueries) {
+        const int64_t count = std::min<int64_t>(kQueries, queries - first);
+        int64_t last = 0;
+        for (int64_t row = first / heads.group(); row <= (first + count - 1) / heads.group(); row++)
+          last = std::max(last, pass.positions[segment.start + row]);
         const int64_t num_spans = last / kSpan + 1;
         if (num_spans > 1) work.split.push_back(int64_t(work.items.size()));
-        for (int64_t span = 0; span < num_spans; span++) work.items.push_back({&segment, head, first, count, span, num_spans});
+        for (int64_t span = 0; span < num_spans; span++)
+          work.add({&segment, head, first, count, span, num_spans}, std::min<int64_t>(kSpan, last + 1 - span * kSpan));
       }
     }
   }

@@ -78,7 +78,7 @@ class Held {
   const Plane& bytes(int64_t pair) const { return *reinterpret_cast<const Plane*>(record(pair)); }  // of kInt8
 
   OUTRIDER_INLINE_MEMBER Coming<kHeld> coming(int64_t pair) const {
-    constexpr int64_t kSoon = 2, kLater = 4096 / pair_bytes(kHeld);  // pairs
+    constexpr int64_t kSoon = 2, kLater = 8192 / pair_bytes(kHeld);  // pairs
     return {next(pair + kSoon), next(pair + kLater)};
   }
 

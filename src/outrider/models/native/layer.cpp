@@ -265,8 +265,8 @@ void add_layer(Scratch& scratch, const Layer& layer, const Pass& pass, const Hea
   const int64_t result_size = kQueries * (dim + 2), num_heads = layer.num_heads + 2 * layer.num_kv_heads;
   const float scale = float(1.4426950408889634 / std::sqrt(double(dim)));  // exponents are of base 2
   TileShapes& shapes = scratch.shapes;
-  uint8_t* cuts = buffers.cuts + omp_get_thread_num() * buffers.cut_size;
-  const size_t threads = size_t(omp_get_num_threads());
+  const int64_t thread = omp_get_thread_num(), threads = omp_get_num_threads();
+  uint8_t* cuts = buffers.cuts + thread * buffers.cut_size;
   Clock clock(pass.part_seconds);
 #pragma omp for nowait
   for (int64_t index = 0; index < pass.num_segments; index++) fetch_places(heads, pass.segments[index], number);
@@ -290,13 +290,14 @@ void add_layer(Scratch& scratch, const Layer& layer, const Pass& pass, const Hea
   }
 #pragma omp barrier
   clock.end(kPlacing);
-#pragma omp for schedule(dynamic)
-  for (size_t index = 0; index < work.items.size(); index++) {
-    const Item &item = work.items[index], &next = work.items[std::min(index + threads, work.items.size() - 1)];
+  const size_t end = work.begin_of(thread + 1, threads);
+  for (size_t index = work.begin_of(thread, threads); index < end; index++) {
+    const Item &item = work.items[index], &next = work.items[std::min(index + 1, end - 1)];
     float* result = item.num_spans == 1 ? scratch.result : buffers.results + int64_t(index) * result_size;
     attend(scratch, pass, heads, item, next, number, buffers.queries, scale, result);
     if (item.num_spans == 1) combine(result, result_size, item, heads, buffers.attended);
   }
+#pragma omp barrier
   if (!work.split.empty()) {
 #pragma omp for
     for (size_t index = 0; index < work.split.size(); index++)
