@@ -282,11 +282,14 @@ void add_layer(Scratch& scratch, const Layer& layer, const Pass& pass, const Hea
   });
 #pragma omp barrier
   clock.end(kProjections);
+  // heads of rows that follow each other, as in attention: what a core has written, it reads
+  const int64_t heads_begin = rows * num_heads * thread / threads, heads_end = rows * num_heads * (thread + 1) / threads;
   for (int64_t index = 0; index < pass.num_segments; index++) {
     const Segment& segment = pass.segments[index];
-#pragma omp for nowait
-    for (int64_t job = 0; job < segment.num_rows * num_heads; job++)
-      place_head(layer, heads, pass, segment, number, segment.start + job / num_heads, job % num_heads, buffers);
+    const int64_t first = std::max(heads_begin, segment.start * num_heads);
+    const int64_t last = std::min(heads_end, (segment.start + segment.num_rows) * num_heads);
+    for (int64_t place = first; place < last; place++)
+      place_head(layer, heads, pass, segment, number, place / num_heads, place % num_heads, buffers);
   }
 #pragma omp barrier
   clock.end(kPlacing);
