@@ -27,6 +27,11 @@ struct Matrix {
 
 static inline int64_t padded(int64_t size) { return (size + kStep - 1) / kStep * kStep; }
 
+// What is fetched meanwhile, where it is nothing.
+struct Nothing {
+  void fetch(int) const {}
+};
+
 struct Tile {
   alignas(64) float values[kGroup][kPanel];
 };

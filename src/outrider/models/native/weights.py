@@ -1,7 +1,7 @@
 """Matrices in the layout that the native layer reads, made from a checkpoint one tensor at a time.
 
 It knows the names of the Hugging Face checkpoints and which layouts there are; the layouts themselves stand in
-`product.h`, `blocks.h` and `fixed.h`. Invariant: what a structure points to is held by the object around it.
+`product.h`, `blocks.h` and `held.h`. Invariant: what a structure points to is held by the object around it.
 """
 
 import math
