@@ -63,8 +63,9 @@ class Held {
   const Plane& bytes(int64_t pair) const { return *reinterpret_cast<const Plane*>(record(pair)); }  // of kInt8
 
   OUTRIDER_INLINE_MEMBER Coming<kHeld> coming(int64_t pair) const {
-    constexpr int64_t kSoon = 2, kLater = 8192 / pair_bytes(kHeld);  // pairs
-    return {next(pair + kSoon), next(pair + kLater)};
+    constexpr int64_t kSoon = 2, kShort = 16;  // pairs
+    const int64_t later = (pairs_ < kShort ? 8192 : 4096) / pair_bytes(kHeld);  // each is the better of the two there
+    return {next(pair + kSoon), next(pair + later)};
   }
 
   // The plane of a pair, of kInt4, while something is fetched.
