@@ -1,8 +1,7 @@
 // Attention of the rows of a pass over the slots of a cache, in bfloat16 with float32 sums.
 //
-// Work is cut into items: up to 16 queries (row by row, all query heads of one key-value head) against one span of keys.
-// A span is 512 positions, counted from the beginning of the text; its result is a maximum, a sum and a weighted sum of
-// values, and `combine` puts the spans of a query together in order.
+// Each item of work.h is done by itself. A span is 512 positions, counted from the beginning of the text; its result is a
+// maximum, a sum and a weighted sum of values, and `combine` puts the spans of a query together in order.
 //
 // Invariant: what a query gets depends on its own keys in the order of its own positions only. Spans and blocks begin at
 // fixed positions, keys that a query does not see add exact zeros, and the nodes of a tree read copies of their own
@@ -20,7 +19,7 @@ constexpr int kMostDim = 256;  // numbers of a head
 
 // Fetches keys and values in groups of 16 rows, one group while another is read: to the first-level cache what this item reads
 // soon, and to the second what the next item will read. A group comes in sixteen pieces, as many lines at once would hold up the
-// work between them.
+// work between them. `fetch` is always inlined, as GCC drops calls of functions that do nothing but prefetch.
 class Ahead {
  public:
   // Where keys and values of so many groups begin.

@@ -220,9 +220,8 @@ static void with_height(const Rows& rows, const Multiply& multiply) {
 template <int64_t kHeld>
 static void multiply_held(const Rows& rows, const uint8_t* panel, float* result) {
   const int64_t size = held_bytes(kHeld, rows.size), pairs = Cut::pairs(rows.steps());
-  const bool fills_cache = rows.height * rows.size >= kHalfCache;  // so reading the rows once more costs most
   if (rows.num_rows > 16) return multiply_groups(rows, Both<kHeld>(panel, pairs, size), result);
-  if (rows.height > 1 && fills_cache)
+  if (rows.height > 1 && rows.height * rows.size >= kHalfCache)  // then reading the rows once more costs most
     return with_height(rows, [&](auto height) {
       Plane planes[2][2];
       Sums sums[2];

@@ -33,7 +33,7 @@ struct alignas(64) Plane {
 };
 
 // What is fetched while a pair is widened, to the first-level cache and to the second. Few lines at a time: many at once would
-// hold up both what is multiplied and each other.
+// hold up both what is multiplied and each other. Always inlined, as GCC drops calls of functions that do nothing but prefetch.
 template <int64_t kHeld>
 struct Coming {
   static constexpr int kPieces = 8;
@@ -63,8 +63,9 @@ class Held {
   const Plane& bytes(int64_t pair) const { return *reinterpret_cast<const Plane*>(record(pair)); }  // of kInt8
 
   OUTRIDER_INLINE_MEMBER Coming<kHeld> coming(int64_t pair) const {
+    // small models, whose tiles are short, gain from more bytes ahead, as a shared cache holds them; large ones from fewer
     constexpr int64_t kSoon = 2, kShort = 16;  // pairs
-    const int64_t later = (pairs_ < kShort ? 8192 : 4096) / pair_bytes(kHeld);  // each is the better of the two there
+    const int64_t later = (pairs_ < kShort ? 8192 : 4096) / pair_bytes(kHeld);
     return {next(pair + kSoon), next(pair + later)};
   }
 
